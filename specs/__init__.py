@@ -1,0 +1,1 @@
+"""Proofs, exploration, fuzzing, traces, reports and the command line."""
