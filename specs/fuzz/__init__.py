@@ -1,0 +1,1 @@
+"""The stateful fuzzer: one protocol, one oracle, any engine."""

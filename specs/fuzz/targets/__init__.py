@@ -1,0 +1,1 @@
+"""The engines that the fuzzer knows by name."""
