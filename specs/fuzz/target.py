@@ -80,7 +80,7 @@ class Promise(enum.StrEnum):
     FINISHED_HOLDS_NOTHING = "finished-holds-nothing"
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """The engine's own, typed refusal of a call: legal, and it must have changed nothing.
 
     A target translates its engine's documented errors into this one. Anything else that comes out
@@ -209,16 +209,16 @@ class Snapshot:
     mode: str = "ACTIVE"  # ACTIVE, PAUSED or SLEEPING
     asleep: tuple[str, ...] = ()  # of "weights", "cache": not resident
 
-    def request(self, id: str) -> RequestView | None:
+    def request(self, request_id: str) -> RequestView | None:
         """The request with this id, or None when the engine does not know it (any more)."""
-        return next((request for request in self.requests if request.id == id), None)
+        return next((request for request in self.requests if request.id == request_id), None)
 
-    def block(self, id: int) -> BlockView:
+    def block(self, block_id: int) -> BlockView:
         """The block with this id; KeyError when there is none."""
         for block in self.blocks:
-            if block.id == id:
+            if block.id == block_id:
                 return block
-        raise KeyError(id)
+        raise KeyError(block_id)
 
     def holders(self, block: int) -> tuple[str, ...]:
         """The owners of the holds that cover a block; one owner may appear more than once."""
@@ -270,7 +270,7 @@ class Target(abc.ABC):
     def snapshot(self) -> Snapshot:
         """The state now."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Give back what the instance holds (threads, files). Called once, at the end."""
 
     # Feature.SESSIONS
