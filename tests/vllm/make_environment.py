@@ -29,7 +29,8 @@ LEFT_OUT = re.compile(
 
 
 def run(*command: str | Path) -> None:
-    print("+", *command, flush=True)
+    sys.stdout.write("+ " + " ".join(str(part) for part in command) + "\n")
+    sys.stdout.flush()
     subprocess.run([str(part) for part in command], check=True)
 
 
