@@ -1,0 +1,99 @@
+"""The command line `kvproof`: one module a command, imported only when it is called.
+
+To add a command: a module here with a public `command` (see `lazy`), and a line in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import typer
+
+from . import exits
+from .lazy import LazyCommand, missing_extra
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A command as `kvproof --help` lists it.
+
+    `extra` is the extra that its module needs to be imported; None: the base install will do.
+    """
+
+    name: str
+    summary: str
+    extra: str | None = None
+
+
+COMMANDS: tuple[Listed, ...] = ()
+"""In the order in which `kvproof --help` shows them; `name` is also the module's."""
+
+# The base of every error that typer means for the user (a bad option, an unreadable file);
+# typer does not export it by name.
+_UserError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def application() -> typer.core.TyperGroup:
+    """Build the group of all commands. No command's module is imported."""
+    app = typer.Typer(
+        name="kvproof",
+        help="The request lifecycle of an LLM inference engine: declared, proved, run, fuzzed.",
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        context: typer.Context,
+        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        if version:
+            typer.echo(f"kvproof {importlib.metadata.version('kvproof')}")
+        elif context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    group = typer.main.get_group(app)
+    for listed in COMMANDS:
+        group.add_command(
+            LazyCommand(listed.name, f".{listed.name}", listed.summary, listed.extra), listed.name
+        )
+    return group
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `kvproof` with `arguments` (default: those of the process); return its exit code.
+
+    What the user typed wrong, or has not installed, ends with `exits.USAGE`: typer's own code
+    for it, 2, would read as "refuted".
+    """
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = application().main(typed, prog_name="kvproof", standalone_mode=False)
+    except _UserError as error:
+        typer.echo(_usage_message(error), err=True)
+        return exits.USAGE
+    except typer.Abort:
+        typer.echo("aborted", err=True)
+        return exits.FAILED
+    except ModuleNotFoundError as error:
+        called = next((listed for listed in COMMANDS if listed.name in typed[:1]), None)
+        extra = missing_extra(error, called.extra if called else None)
+        if extra is None:
+            raise
+        name = f"kvproof {called.name}" if called else "kvproof"
+        typer.echo(
+            f"{name} needs {error.name}, which is not installed. It comes with an extra:\n"
+            f"    pip install 'kvproof[{extra}]'",
+            err=True,
+        )
+        return exits.USAGE
+    return result if isinstance(result, int) else exits.OK
+
+
+def _usage_message(error: Exception) -> str:
+    """Say what is wrong and where to read what would be right."""
+    message: str = error.format_message()  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "kvproof"
+    return f"{path}: {message}\nTry '{path} --help'."
