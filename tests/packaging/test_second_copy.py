@@ -1,0 +1,58 @@
+"""No session may hold two copies of a package; the check itself is seen to fail."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ..second_copy import second_copies
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def run_session(root: Path, test: str) -> subprocess.CompletedProcess[str]:
+    """Run one test under our conftest, in a tree that has a top-level folder `statemachine`.
+
+    `python -m pytest` puts the tree on sys.path: the easiest way to make the mistake.
+    """
+    (root / "statemachine").mkdir()
+    (root / "statemachine" / "__init__.py").touch()
+    (root / "tests").mkdir()
+    for name in ("__init__.py", "conftest.py", "second_copy.py"):
+        shutil.copy(TESTS / name, root / "tests" / name)
+    (root / "tests" / "test_one.py").write_text(test)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_session_that_imports_a_second_copy_fails_although_its_tests_pass(tmp_path: Path) -> None:
+    session = run_session(tmp_path, "import statemachine\n\ndef test_one():\n    assert True\n")
+    assert "1 passed" in session.stdout
+    assert session.returncode == 1
+    assert "imported from the top-level folders: statemachine" in session.stderr
+
+
+def test_a_session_without_a_second_copy_passes(tmp_path: Path) -> None:
+    session = run_session(tmp_path, "def test_one():\n    assert True\n")
+    assert session.returncode == 0, session.stdout + session.stderr
+
+
+def test_this_session_has_imported_no_second_copy_so_far() -> None:
+    assert second_copies(sys.modules) == []
+
+
+def test_a_module_of_the_namespace_is_no_second_copy() -> None:
+    names = ["kvproof.statemachine", "statemachines", "specs.cli", "runtime", "tests.runtime"]
+    assert second_copies(names) == ["runtime", "specs.cli"]
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    # A test in tests/statemachine/ would be imported as `statemachine.test_…` if only that
+    # folder had an __init__.py, and relative imports between tests would break if one lacked it.
+    folders = {path.parent for path in TESTS.rglob("*.py")}
+    assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
