@@ -76,8 +76,12 @@ class Promise(enum.StrEnum):
     LATE_SIGNALS_CHANGE_NOTHING = "late-signals-change-nothing"
     #: A transfer whose completion is lost ends by itself once `tick` was called.
     LOST_TRANSFERS_END = "lost-transfers-end"
-    #: A request that finished holds no block, except through a step or transfer in flight.
-    FINISHED_HOLDS_NOTHING = "finished-holds-nothing"
+    #: A block can be a hit only once it is written.
+    CACHED_BLOCKS_ARE_WRITTEN = "cached-blocks-are-written"
+    #: No request goes beyond Settings.max_length, whatever its client sends.
+    SESSIONS_STAY_WITHIN_LENGTH = "sessions-stay-within-length"
+    #: A session that waits for its client takes no place in Settings.max_running.
+    PARKED_SESSIONS_TAKE_NO_SLOT = "parked-sessions-take-no-slot"
 
 
 class RejectedError(Exception):
@@ -114,6 +118,7 @@ class NewRequest:
     priority: int = 0
     stop_every: int = 0  # see next_token
     remote_tokens: int = 0  # how many of its tokens a (mock) remote tier offers to load
+    send: bool = False  # its KV is sent to a peer when it finishes (a store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,7 @@ class TransferView:
     request: str | None
     blocks: tuple[int, ...]  # the device blocks that it may still read or write
     open: bool  # still running; False: it ended, and its signal was or will be delivered
+    lost: bool = False  # no signal will come; it may touch its blocks for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,7 @@ class BlockView:
     free: bool  # it is in the engine's free list
     content: tuple[int, ...] = ()
     cached_as: tuple[int, ...] | None = None  # what its hash stands for; None: not cached
+    being_written: bool = False  # a launched step or an open load will still write it
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +192,11 @@ class TierEntry:
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """A step attended to a position that held another prefix's KV, or garbage."""
+    """A delivered token was computed from a position that held another prefix's KV, or garbage.
+
+    A target records the misread with the token and reports it when the token is delivered: what a
+    step reads for a request that has let go of its blocks hurts nobody.
+    """
 
     request: str
     position: int
@@ -203,9 +214,11 @@ class Snapshot:
     transfers: tuple[TransferView, ...] = ()
     tiers: tuple[TierEntry, ...] = ()
     steps_in_flight: int = 0
-    touched: tuple[tuple[str, int], ...] = ()  # (step or transfer, block) still read or written
+    #: (step or transfer, block): who may still read or write it, and relies on a hold for that.
+    #: Leave out what the engine orders by other means (one stream, a flush before reuse).
+    touched: tuple[tuple[str, int], ...] = ()
     misreads: tuple[Misread, ...] = ()  # all so far
-    counters: tuple[tuple[str, int, int], ...] = ()  # name, what it says, what it should count
+    counters: tuple[tuple[str, int, int], ...] = ()  # name, what it says, what it should say
     mode: str = "ACTIVE"  # ACTIVE, PAUSED or SLEEPING
     asleep: tuple[str, ...] = ()  # of "weights", "cache": not resident
 
@@ -235,6 +248,9 @@ class Target(abc.ABC):
     features: ClassVar[frozenset[Feature]] = frozenset()
     promises: ClassVar[frozenset[Promise]] = frozenset()
     connectors: ClassVar[tuple[str, ...]] = ("none",)
+    #: The calls that may come while Settings.depth steps are in flight. An engine whose loop
+    #: serves its clients only between steps lists those that reach it all the same.
+    calls_when_full: ClassVar[frozenset[str] | None] = None  # None: every call
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -256,7 +272,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def step(self) -> bool:
-        """Schedule and launch a step. False: nothing was scheduled (nothing to finish then)."""
+        """Schedule and launch a step. False: the engine has no work, and none was launched."""
 
     @abc.abstractmethod
     def finish_step(self) -> None:

@@ -1,0 +1,166 @@
+"""Operations as plain data: what the fuzzer does to a target, recorded so that it can be replayed.
+
+A sequence of operations survives the removal of any of them: one that no longer makes sense (its
+request was never added, its transfer does not exist, the pipeline is full) is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .target import NewRequest, RejectedError, ResetAnswer, Snapshot, Target
+
+#: The operations that no legal environment performs.
+FAULTS = frozenset({"lose", "duplicate"})
+
+#: How often `drain` goes round before it gives up: enough to recompute every token of a full
+#: pool one at a time.
+DRAIN_ROUNDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call: the method's name and its arguments, all of them plain values."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(_literal, self.arguments))})"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON; `from_json` reads it back."""
+        arguments = [asdict(a) if isinstance(a, NewRequest) else a for a in self.arguments]
+        return {"op": self.name, "arguments": arguments}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Operation:
+        """The operation that `to_json` wrote."""
+        arguments = []
+        for argument in data["arguments"]:
+            if isinstance(argument, dict):
+                argument = NewRequest(**{**argument, "prompt": tuple(argument["prompt"])})
+            elif isinstance(argument, list):
+                argument = tuple(argument)
+            arguments.append(argument)
+        return cls(data["op"], tuple(arguments))
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, NewRequest):
+        default = NewRequest("", ())
+        parts = [repr(value.id), f"prompt={list(value.prompt)}"]
+        parts += [
+            f"{name}={current!r}"
+            for name, current in asdict(value).items()
+            if name not in ("id", "prompt") and current != getattr(default, name)
+        ]
+        return ", ".join(parts)
+    if isinstance(value, tuple):
+        return repr(list(value))
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation led to."""
+
+    skipped: bool = False  # it made no sense here, and nothing was called
+    rejected: str | None = None  # the engine's typed refusal
+    answer: bool | ResetAnswer | tuple[str, ...] | None = None
+
+
+SKIPPED = Outcome(skipped=True)
+
+
+def applicable(target: Target, now: Snapshot, known: Iterable[str], operation: Operation) -> bool:
+    """Whether an operation makes sense in this state; `known` are all ids ever added."""
+    name = operation.name
+    in_flight = now.steps_in_flight
+    full = in_flight >= target.settings.depth
+    if full and target.calls_when_full is not None and name != "finish_step":
+        if name not in target.calls_when_full:
+            return False
+    if name == "step":
+        return not full
+    if name == "finish_step":
+        return in_flight > 0
+    if name == "add":
+        return operation.arguments[0].id not in known
+    if name in ("abort", "chunk", "close_input"):
+        return operation.arguments[0] in known
+    if name in ("complete", "fail", "lose"):
+        return any(t.id == operation.arguments[0] and t.open for t in now.transfers)
+    if name == "duplicate":
+        return any(t.id == operation.arguments[0] and not t.open for t in now.transfers)
+    if name == "pause":
+        return now.mode == "ACTIVE"
+    if name == "resume":
+        return now.mode == "PAUSED"
+    if name == "sleep":
+        return now.mode != "SLEEPING"
+    if name == "wake":
+        return now.mode == "SLEEPING"
+    return True
+
+
+def perform(target: Target, operation: Operation) -> Outcome:
+    """Carry out an operation. What the engine raises beyond its typed refusals is passed on."""
+    call: Callable[..., Any] = (
+        (lambda: drain(target)) if operation.name == "drain" else getattr(target, operation.name)
+    )
+    try:
+        return Outcome(answer=call(*operation.arguments))
+    except RejectedError as refusal:
+        return Outcome(rejected=str(refusal))
+
+
+def drain(target: Target) -> tuple[str, ...]:
+    """Let everything that is under way end, and step until nothing moves any more.
+
+    Returns the requests that could go on, by what their state says, and do not: their client is
+    not waited for, and no transfer is open. An engine that keeps its promises leaves none.
+    """
+    still = 0
+    for _ in range(DRAIN_ROUNDS):
+        before = _progress(now := target.snapshot())
+        for transfer in now.transfers:
+            if transfer.open and not transfer.lost:
+                target.complete(transfer.id)
+        if target.snapshot().mode == "PAUSED":
+            target.resume()
+        launched = False
+        while target.snapshot().steps_in_flight < target.settings.depth and target.step():
+            launched = True
+        if target.snapshot().steps_in_flight:
+            target.finish_step()
+        elif not launched and not any(t.open and not t.lost for t in target.snapshot().transfers):
+            break  # idle: the engine says that there is nothing to do
+        still = 0 if _progress(target.snapshot()) != before else still + 1
+        if still > 6:
+            break
+    while target.snapshot().steps_in_flight:
+        target.finish_step()
+    return stuck(target.snapshot())
+
+
+def _progress(now: Snapshot) -> tuple[object, ...]:
+    """What changes when something moves: tokens delivered or computed, states, transfers."""
+    return (
+        tuple((r.id, r.state, r.computed, len(r.delivered)) for r in now.requests),
+        tuple(t.id for t in now.transfers if t.open),
+    )
+
+
+def stuck(now: Snapshot) -> tuple[str, ...]:
+    """The requests that wait for nobody outside the engine."""
+    lost = {t.request for t in now.transfers if t.open}
+    return tuple(
+        r.id
+        for r in now.requests
+        if not r.finished
+        and r.id not in lost
+        and r.state not in ("WAITING_FOR_STREAMING_REQ", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")
+    )
