@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
 
-.PHONY: help venv demo test long lint format typecheck imports test-vllm docs clean
+.PHONY: help venv demo test long lint ruff typecheck test-vllm docs clean
 
 help:
 	echo "make demo       the lifecycle, and what is proved about it"
@@ -33,9 +33,9 @@ test: venv
 long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
 
-lint: format typecheck
+lint: ruff typecheck
 
-format: venv
+ruff: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
@@ -49,7 +49,7 @@ typecheck: venv
 	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --target "$$copy/lib" "$$copy/source"
 	root=$$PWD
 	cd "$$copy/lib"
-	PYTHONPATH="$$copy/lib" "$$root/$(BIN)/lint-imports" --config "$$root/pyproject.toml" \
+	PYTHONPATH="$$copy/lib" "$$root/$(BIN)/lint-imports" --no-logo "$$root/pyproject.toml" \
 	    --cache-dir "$$root/.import_linter_cache"
 	"$$root/$(BIN)/mypy" --config-file "$$root/pyproject.toml" --cache-dir "$$root/.mypy_cache" \
 	    -p kvproof.statemachine -p kvproof.runtime -p kvproof.specs | sed 's#^kvproof/##'
@@ -60,7 +60,7 @@ test-vllm:
 
 # --- the manual -------------------------------------------------------------------------------
 docs: $(VENV)/.docs-installed
-	$(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml --site-dir ../site
+	$(BIN)/mkdocs build --quiet --strict
 
 # --- the environment --------------------------------------------------------------------------
 venv: $(VENV)/.installed

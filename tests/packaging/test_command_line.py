@@ -1,0 +1,111 @@
+"""The command line itself: lazy commands, missing extras, exit codes."""
+
+import sys
+import types
+
+import pytest
+import typer
+from kvproof.specs import cli
+from kvproof.specs.cli import Listed, exits
+from kvproof.specs.cli.lazy import EXTRAS, missing_extra
+
+PACKAGE = cli.__name__
+
+
+def install(monkeypatch: pytest.MonkeyPatch, command: object, extra: str | None = None) -> None:
+    """Make `kvproof toy` the only command."""
+    module = types.ModuleType(f"{PACKAGE}.toy")
+    module.command = command  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(cli, "COMMANDS", (Listed("toy", "A toy.", extra),))
+
+
+def needs_z3() -> None:
+    raise ModuleNotFoundError("No module named 'z3'", name="z3")
+
+
+def needs_a_typo() -> None:
+    raise ModuleNotFoundError("No module named 'trsuite'", name="trsuite")
+
+
+def refutes() -> None:
+    raise typer.Exit(exits.REFUTED)
+
+
+def greets(name: str, loud: bool = False) -> None:
+    typer.echo(f"hello {name}{'!' if loud else ''}")
+
+
+def test_the_help_lists_a_command_without_importing_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", (Listed("absent", "Is nowhere.", None),))
+    assert cli.main(["--help"]) == exits.OK
+    assert "Is nowhere." in capsys.readouterr().out
+
+
+def test_a_command_gets_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, greets)
+    assert cli.main(["toy", "reader", "--loud"]) == exits.OK
+    assert capsys.readouterr().out == "hello reader!\n"
+
+
+def test_a_command_may_have_commands_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family = typer.Typer(add_completion=False)
+    family.command("greet")(greets)
+    family.command("refute")(refutes)
+    install(monkeypatch, family)
+    assert cli.main(["toy", "greet", "reader"]) == exits.OK
+    assert cli.main(["toy", "refute"]) == exits.REFUTED
+    assert capsys.readouterr().out == "hello reader\n"
+
+
+def test_the_exit_code_of_a_command_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, refutes)
+    assert cli.main(["toy"]) == exits.REFUTED
+
+
+def test_a_usage_error_does_not_read_as_refuted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, greets)
+    for typed in (["toy"], ["toy", "reader", "--louder"], ["tyo"], ["--nonsense"]):
+        assert cli.main(typed) == exits.USAGE
+        assert "--help" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(monkeypatch, needs_z3, "specs")
+    assert cli.main(["toy"]) == exits.USAGE
+    told = capsys.readouterr().err
+    assert "kvproof toy needs z3" in told
+    assert "pip install 'kvproof[specs]'" in told
+
+
+def test_a_missing_module_that_no_extra_brings_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    install(monkeypatch, needs_a_typo, "specs")
+    with pytest.raises(ModuleNotFoundError, match="trsuite"):
+        cli.main(["toy"])
+
+
+def test_of_several_extras_that_bring_a_module_the_commands_own_is_named() -> None:
+    error = ModuleNotFoundError(name="torch.nn")
+    assert missing_extra(error, "runtime") == "runtime"
+    assert missing_extra(error, "explore") == "explore"
+    assert missing_extra(error, None) in EXTRAS["torch"]
+
+
+def test_every_listed_command_has_its_module_and_prints_its_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for listed in cli.COMMANDS:
+        assert cli.main([listed.name, "--help"]) == exits.OK, listed.name
+        assert "Usage" in capsys.readouterr().out

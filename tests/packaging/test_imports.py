@@ -1,0 +1,99 @@
+"""What an import brings along, and which way imports point."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kvproof
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def modules_after(statement: str) -> set[str]:
+    """Run one import in a fresh interpreter and list the top-level modules that it loaded."""
+    code = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        f"{statement}\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def imported_from(package: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, absolute module) for every import statement of a top-level folder."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        here = ("kvproof", *path.relative_to(ROOT).parent.parts)
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield name, alias.name
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                yield name, node.module or ""
+            elif isinstance(node, ast.ImportFrom):
+                base = ".".join(here[: len(here) - node.level + 1])
+                yield name, f"{base}.{node.module}" if node.module else base
+                if node.module is None:
+                    for alias in node.names:
+                        yield name, f"{base}.{alias.name}"
+
+
+def test_the_declaration_imports_the_standard_library_only() -> None:
+    loaded = modules_after("import kvproof.statemachine")
+    assert loaded - set(sys.stdlib_module_names) <= {"kvproof"}
+
+
+def test_the_runtime_package_itself_imports_nothing() -> None:
+    # So that the vLLM guard loads where the engine's dependencies are missing.
+    assert modules_after("import kvproof.runtime") <= {"kvproof"}
+
+
+def test_the_command_line_starts_without_any_extra() -> None:
+    heavy = {"torch", "z3", "cvc5", "numpy", "hypothesis", "fastapi", "vllm", "transformers"}
+    assert modules_after("import kvproof.specs.cli") & heavy == set()
+
+
+def test_the_source_of_the_declaration_names_the_standard_library_and_transitions_only() -> None:
+    allowed = {*sys.stdlib_module_names, "transitions"}
+    foreign = [
+        (file, module)
+        for file, module in imported_from("statemachine")
+        if module.partition(".")[0] not in allowed and not module.startswith("kvproof.statemachine")
+    ]
+    assert foreign == []
+
+
+def test_the_engine_imports_nothing_of_the_proofs() -> None:
+    upward = [line for line in imported_from("runtime") if line[1].startswith("kvproof.specs")]
+    assert upward == []
+
+
+@pytest.mark.parametrize("package", ["statemachine", "runtime", "specs"])
+def test_imports_inside_the_project_are_relative(package: str) -> None:
+    # An absolute `kvproof.…` works, but a top-level `statemachine` would be a second copy.
+    absolute = [
+        (path.relative_to(ROOT).as_posix(), node.lineno)
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and node.level == 0
+        and (node.module or "").partition(".")[0] in ("statemachine", "runtime", "specs")
+    ]
+    assert absolute == []
+
+
+def test_the_editable_install_reads_the_top_level_folders() -> None:
+    assert kvproof.__file__ is None
+    run = subprocess.run(
+        [sys.executable, "-c", "import kvproof.statemachine as it; print(it.__file__)"],
+        cwd=ROOT.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(run.stdout.strip()) == ROOT / "statemachine" / "__init__.py"
