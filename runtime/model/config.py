@@ -258,7 +258,7 @@ def from_gguf(
 
 
 def checked(path: Path, config: ModelConfig) -> ModelConfig:
-    """The same config, if its parts fit together. Raises ModelFileError or UnsupportedModelError."""
+    """The same config, if its parts fit. Raises ModelFileError or UnsupportedModelError."""
     if config.num_heads % config.num_kv_heads:
         raise ModelFileError(
             path, f"{config.num_heads} heads are no multiple of {config.num_kv_heads} kv heads"

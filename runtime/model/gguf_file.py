@@ -89,4 +89,5 @@ class GGUFCheckpoint:
         return values
 
     def close(self) -> None:
-        """Nothing to close: the memory map goes with the object."""
+        """Unmap the file. Safe to call twice."""
+        self._file.close()

@@ -70,6 +70,10 @@ class GGUFFile:
                 self.path, f"{name} has type {entry.kind.name}, which gguf cannot dequantise"
             ) from error
 
+    def close(self) -> None:
+        """Unmap the file; its pages no longer count as the process's."""
+        self._map.close()
+
     def _parse(self) -> None:
         if self._take(4) != b"GGUF":
             raise ModelFileError(self.path, "not a GGUF file: it does not begin with 'GGUF'")

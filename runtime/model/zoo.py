@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ModelFileError, FetchError, ModelNotFetchedError, UnknownModelError
+from .errors import FetchError, ModelFileError, ModelNotFetchedError, UnknownModelError
 
 #: (stage, bytes done, bytes in all); stages are "download", "verify" and "extract".
 Progress = Callable[[str, int, int], None]
