@@ -1,27 +1,24 @@
 # Every target sets up what it needs: .venv is made on the first call and brought up to date
-# when pyproject.toml or constraints.txt changes. Needs Python >= 3.11 and nothing else.
+# when pyproject.toml or constraints.txt changes. Needs Python >= 3.11 and bash, nothing else.
 SHELL := bash
-.SHELLFLAGS := -euo pipefail -c
-.ONESHELL:
-.SILENT:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
 PYTHON ?=
+PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
-PYTEST_ARGS ?=
 
 .PHONY: help venv demo test long lint ruff typecheck test-vllm docs clean
 
 help:
-	echo "make demo       the lifecycle, and what is proved about it"
-	echo "make test       the tests (everyday run, below five minutes)"
-	echo "make long       the tests that take longer"
-	echo "make lint       ruff, mypy --strict, import contracts"
-	echo "make test-vllm  the tests against vLLM, in an environment of its own"
-	echo "make docs       the manual, into site/"
+	@echo "make demo       the lifecycle, and what is proved about it"
+	@echo "make test       the tests (everyday run, below five minutes)"
+	@echo "make long       the tests that take longer"
+	@echo "make lint       ruff, mypy --strict, import contracts"
+	@echo "make test-vllm  the tests against vLLM, in an environment of its own"
+	@echo "make docs       the manual, into site/"
 
 demo: venv
 	$(BIN)/kvproof table
@@ -33,6 +30,7 @@ test: venv
 long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
 
+# --- static checks ----------------------------------------------------------------------------
 lint: ruff typecheck
 
 ruff: venv
@@ -42,60 +40,64 @@ ruff: venv
 # mypy and import-linter do not understand the editable install's import hook, so they look at
 # an installed copy, made afresh: a deleted module must not live on in it.
 typecheck: venv
-	copy=$$(mktemp -d)
-	trap 'rm -rf "$$copy"' EXIT
-	mkdir "$$copy/source"
-	cp -r pyproject.toml README.md LICENSE statemachine runtime specs "$$copy/source"
-	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --target "$$copy/lib" "$$copy/source"
-	root=$$PWD
-	cd "$$copy/lib"
+	@set -euo pipefail; \
+	copy=$$(mktemp -d); \
+	trap 'rm -rf "$$copy"' EXIT; \
+	mkdir "$$copy/source"; \
+	cp -r pyproject.toml README.md LICENSE statemachine runtime specs "$$copy/source"; \
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation \
+	    --target "$$copy/lib" "$$copy/source"; \
+	root=$$PWD; \
+	cd "$$copy/lib"; \
+	echo "lint-imports"; \
 	PYTHONPATH="$$copy/lib" "$$root/$(BIN)/lint-imports" --no-logo "$$root/pyproject.toml" \
-	    --cache-dir "$$root/.import_linter_cache"
+	    --cache-dir "$$root/.import_linter_cache"; \
+	echo "mypy --strict"; \
 	"$$root/$(BIN)/mypy" --config-file "$$root/pyproject.toml" --cache-dir "$$root/.mypy_cache" \
 	    -p kvproof.statemachine -p kvproof.runtime -p kvproof.specs | sed 's#^kvproof/##'
 
 # --- vLLM -------------------------------------------------------------------------------------
 test-vllm:
-	echo "make test-vllm: there is no test against vLLM yet"
+	@echo "make test-vllm: there is no test against vLLM yet"
 
 # --- the manual -------------------------------------------------------------------------------
 docs: $(VENV)/.docs-installed
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # --- the environment --------------------------------------------------------------------------
 venv: $(VENV)/.installed
 
 $(VENV)/.created:
-	python="$(PYTHON)"
-	if [ -z "$$python" ]; then
-	    for candidate in python3 python3.13 python3.12 python3.11; do
-	        if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-	            python=$$candidate
-	            break
-	        fi
-	    done
-	fi
-	if [ -z "$$python" ]; then
+	@set -eu; \
+	python="$(PYTHON)"; \
+	for candidate in python3 python3.13 python3.12 python3.11; do \
+	    if [ -z "$$python" ] && "$$candidate" -c \
+	        'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	    then python=$$candidate; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
 	    echo "kvproof needs Python 3.11 or newer, and none was found as python3, python3.13," \
-	         "python3.12 or python3.11. Install one, or name it: make PYTHON=/path/to/python3.11" >&2
-	    exit 1
-	fi
-	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then
-	    echo "$$python lacks the modules venv and ensurepip (Debian: apt-get install python3-venv)" >&2
-	    exit 1
-	fi
-	echo "setting up $(VENV) with $$("$$python" --version)"
-	"$$python" -m venv $(VENV)
+	         "python3.12 or python3.11. Install one, or name it:" \
+	         "make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "$$python lacks the modules venv and ensurepip" \
+	         "(Debian, Ubuntu: apt-get install python3-venv)" >&2; \
+	    exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV); \
 	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.created
-	echo "installing kvproof and what it is tested with into $(VENV) (minutes, the first time)"
-	$(BIN)/python $(PIP_INSTALL) --editable '.[all,test]'
-	touch $@
+	@echo "installing kvproof and what it is tested with into $(VENV) (minutes, the first time)"
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[all,test]'
+	@touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.installed
-	$(BIN)/python $(PIP_INSTALL) --editable '.[docs]'
-	touch $@
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[docs]'
+	@touch $@
 
 clean:
 	rm -rf build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

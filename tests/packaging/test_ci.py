@@ -1,26 +1,19 @@
 """The same commands for a reader of the README and for CI."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
+
+from .test_documents import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands(markdown: str) -> list[str]:
-    """List the command lines of the console blocks."""
-    blocks = re.findall(r"^```console\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
-    return [
-        line.removeprefix("$ ").partition("  #")[0].strip()
-        for block in blocks
-        for line in block.splitlines()
-        if line.startswith("$ ")
-    ]
-
-
 def test_ci_runs_the_test_command_of_the_readme() -> None:
-    readme = commands((ROOT / "README.md").read_text())
-    assert "make test" in readme
+    assert ["make", "test"] in commands(ROOT / "README.md")
     steps = re.findall(r"^step (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert "make test" in steps
 
@@ -50,3 +43,31 @@ def test_the_ci_script_fails_when_a_step_fails_and_still_runs_the_others(tmp_pat
     assert "failed: make test" in run.stdout
     assert "linted" in run.stdout
     assert "fuzzed" in run.stdout
+
+
+@pytest.mark.parametrize("old_python", [False, True])
+def test_make_says_what_is_missing_where_there_is_no_new_python(
+    tmp_path: Path, old_python: bool
+) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    for name in ("bash", "make"):
+        found = shutil.which(name)
+        assert found is not None
+        (binaries / name).symlink_to(found)
+    if old_python:
+        (binaries / "python3").write_text("#!/bin/bash\nexit 1\n")
+        (binaries / "python3").chmod(0o755)
+    run = subprocess.run(
+        ["make", "test"],
+        cwd=tmp_path,
+        env={"PATH": str(binaries)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert "needs Python 3.11 or newer" in run.stderr
+    assert not (tmp_path / ".venv").exists()

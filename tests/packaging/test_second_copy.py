@@ -1,5 +1,6 @@
 """No session may hold two copies of a package; the check itself is seen to fail."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ def run_session(root: Path, test: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"],
         cwd=root,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
