@@ -91,7 +91,6 @@ from .states import (
     LIVE,
     NOWHERE,
     PREEMPTED,
-    REQUEST,
     RUNNING,
     UNKNOWN,
     WAITING,

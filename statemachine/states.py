@@ -185,8 +185,8 @@ class HoldKind(IntEnum):
     STORE = 4
 
 
-REQUEST = 1
-STEP = 2
+REQUEST_HOLD = 1
+STEP_HOLD = 2
 LOAD = 3
 STORE = 4
 
