@@ -34,7 +34,7 @@ def test_the_ci_script_fails_when_a_step_fails_and_still_runs_the_others(tmp_pat
     script.parent.mkdir()
     script.write_text((ROOT / ".ci" / "run").read_text())
     (tmp_path / "Makefile").write_text(
-        "test:\n\t@false\nlint:\n\t@echo linted\ntest-vllm:\n\t@echo fuzzed\n"
+        "test:\n\t@false\nruff:\n\t@echo linted\ntypecheck:\n\ntest-vllm:\n\t@echo fuzzed\n"
     )
     run = subprocess.run(
         ["bash", str(script)], cwd="/", capture_output=True, text=True, check=False
