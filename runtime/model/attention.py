@@ -144,6 +144,7 @@ class _BatchedPlan:
     rows: torch.Tensor  # int64 [d]
     blocks: torch.Tensor  # int64 [d, w]
     mask: torch.Tensor  # bool [d, 1, 1, w * block_size]
+    beyond: torch.Tensor  # its opposite, [d, w * block_size, 1, 1]
     chunks: list[_Chunk]
 
 
@@ -173,6 +174,7 @@ class BatchedAttention:
             rows=torch.from_numpy(layout.offsets[decoding]).to(device),
             blocks=torch.from_numpy(blocks).to(device),
             mask=torch.from_numpy(reach).to(device)[:, None, None, :],
+            beyond=torch.from_numpy(~reach).to(device)[:, :, None, None],
             chunks=chunks,
         )
 
@@ -186,7 +188,9 @@ class BatchedAttention:
             by_block = slots.view(2, -1, self._block_size, self._kv_heads, head_dim)
             count, width = plan.blocks.shape
             chosen = by_block.index_select(1, plan.blocks.flatten())
-            keys, values = chosen.view(2, count, width * self._block_size, -1, head_dim)
+            chosen = chosen.view(2, count, width * self._block_size, -1, head_dim)
+            # What lies past a sequence's end was never its own: a NaN there times zero is a NaN.
+            keys, values = chosen.masked_fill_(plan.beyond, 0.0)
             query = queries[plan.rows].view(count, self._kv_heads, -1, head_dim)
             attended = scaled_dot_product_attention(
                 query, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=plan.mask
