@@ -70,6 +70,14 @@ def test_a_link_inside_the_project_leads_somewhere(document: Path) -> None:
     assert [link for link in local if not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
+def test_a_file_of_the_project_that_a_document_names_exists(document: Path) -> None:
+    named = re.findall(
+        r"`((?:statemachine|runtime|specs|tests|docs)/[\w./-]*)`", document.read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_a_snippet_that_is_marked_as_not_run_is_left_out(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text(
