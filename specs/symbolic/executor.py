@@ -43,7 +43,6 @@ def execute(
     arguments: Mapping[str, Record | Term | int],
     precondition: BoolTerm = terms.TRUE,
     *,
-    package: str = whitelist.PACKAGE,
     budget: int = DEFAULT_BUDGET,
 ) -> PathSet:
     """Every path of a function under a precondition.
@@ -55,7 +54,7 @@ def execute(
     UnsatisfiableError if nothing satisfies the precondition; UndecidedError if the solver gives
     up; and other SymbolicErrors where the run, or the check of its paths, fails.
     """
-    checked = whitelist.check(function, package)
+    checked = whitelist.check(function)
     arguments = _bound(function, arguments)
     records = [each for each in arguments.values() if isinstance(each, Record)]
     assumptions = [each for record in _unique(records).values() for each in record.assumptions]
@@ -291,10 +290,11 @@ def _check_paths(
     gap = satisfiable([precondition, terms.negated(terms.disjunction(conditions))], budget)
     if gap is not None:
         raise IncompletePathsError(f"no path of {function.__qualname__} is taken at {gap}")
-    earlier, overlaps = conditions[:1], []
-    for condition in conditions[1:]:
-        overlaps.append(terms.conjunction([condition, terms.disjunction(earlier)]))
-        earlier.append(condition)
+    # Linear in the paths: each against the disjunction of those before it.
+    earlier, overlaps = terms.FALSE, []
+    for condition in conditions:
+        overlaps.append(terms.conjunction([condition, earlier]))
+        earlier = terms.disjunction([earlier, condition])
     both = satisfiable([precondition, terms.disjunction(overlaps)], budget)
     if both is not None:
         raise OverlappingPathsError(f"two paths of {function.__qualname__} are taken at {both}")

@@ -23,6 +23,7 @@ FALSE: BoolTerm = z3.BoolVal(False)
 _TRUE_ID, _FALSE_ID = TRUE.get_id(), FALSE.get_id()
 
 
+@lru_cache(maxsize=4096)
 def variable(name: str, kind: Kind) -> Term:
     """A free variable of that sort."""
     return z3.Bool(name) if kind == "bool" else z3.Int(name)
@@ -77,6 +78,8 @@ def conjunction(terms: Iterable[BoolTerm]) -> BoolTerm:
     kept = [term for term in terms if as_constant(term) is not True]
     if not kept:
         return TRUE
+    if any(as_constant(term) is False for term in kept):
+        return FALSE
     return kept[0] if len(kept) == 1 else z3.And(kept)
 
 
@@ -92,6 +95,8 @@ def disjunction(terms: Iterable[BoolTerm]) -> BoolTerm:
     kept = [term for term in terms if as_constant(term) is not False]
     if not kept:
         return FALSE
+    if any(as_constant(term) is True for term in kept):
+        return TRUE
     return kept[0] if len(kept) == 1 else z3.Or(kept)
 
 
