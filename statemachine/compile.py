@@ -107,8 +107,12 @@ def _compile_cell(table: Table, state: int, event: int) -> Cell:
         lines.append(f"{indent}return {result}")
     source = "\n".join(lines) + "\n"
     filename = f"<kvproof {table.name} {name}>"
+    text = source.splitlines(keepends=True)
+    # A changed copy of a table must not take the source of the original away.
+    while linecache.getlines(filename) not in ([], text):
+        filename = filename[:-1] + "'>"
     # `inspect.getsource` and tracebacks read it from here.
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    linecache.cache[filename] = (len(source), None, text, filename)
     exec(compile(source, filename, "exec"), scope)
     cell: Cell = scope[name]
     return cell
