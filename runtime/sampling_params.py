@@ -27,8 +27,8 @@ class SamplingParamsError(ValueError):
 class SamplingParams:
     """Sampling and stopping of one request.
 
-    temperature: 0 is greedy. top_k: 0 or -1 keeps every token. top_p, min_p: probabilities,
-    applied after the temperature, top-k first. repetition_penalty: above 1 discourages tokens
+    temperature: 0 is greedy. top_k: 0 or -1 keeps every token. Applied in this order: repetition
+    penalty, temperature, min_p, top_k, top_p. repetition_penalty: above 1 discourages tokens
     that the prompt or the output already has. seed: fixes the request's random stream, whatever
     else is in its batch. max_tokens: None is "until the model's length". min_tokens: no stop
     token or stop string counts before. stop: strings that end the output and are cut from it.

@@ -126,7 +126,7 @@ class PerRequestAttention:
         """See Attention."""
         tokens, heads, head_dim = queries.shape
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-        folded = queries.unflatten(1, (self._kv_heads, -1))
+        folded = queries.view(tokens, self._kv_heads, -1, head_dim)
         out_folded = out.view(folded.shape)
         for row, sequence in plan.decodes:
             keys, values = sequence(slots)

@@ -92,12 +92,12 @@ class Decoder:
             eps = config.rms_norm_eps
             queries.copy_(rms_norm(queries, (head_dim,), layer.q_norm, eps))
             keys.copy_(rms_norm(keys, (head_dim,), layer.k_norm, eps))
-        rotated = by_head[:, : heads + kv_heads].unflatten(-1, (-1, 2))
+        rotated = by_head[:, : heads + kv_heads].view(len(qkv), -1, head_dim // 2, 2)
         if rotated.dtype == torch.float32:
             torch.view_as_complex(rotated).mul_(rotation)
         else:
             exact = torch.view_as_complex(rotated.float()) * rotation
             rotated.copy_(torch.view_as_real(exact))
-        stored = keys_values.unflatten(1, (2, kv_heads)).transpose(0, 1)
+        stored = keys_values.view(len(qkv), 2, kv_heads, head_dim).transpose(0, 1)
         slots.index_copy_(1, where, stored)
         return queries

@@ -42,3 +42,15 @@ class UnsupportedModelError(ModelError):
 
 class ChatTemplateError(ModelError):
     """The model has no chat template, or the template refuses these messages."""
+
+
+class StepInputError(ModelError):
+    """A request's part of a step that cannot be computed: ids, tables or positions are off."""
+
+
+class NonFiniteLogitsError(ModelError):
+    """The model's output for a request is not a number."""
+
+
+class StepFailedError(ModelError):
+    """The device failed under a step; every request in it is told. The cause is chained."""

@@ -141,7 +141,7 @@ class Weights:
         file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         try:
             for chunk in self._chunks():
-                file.write(memoryview(chunk.numpy()))
+                file.write(_buffer(chunk))
             file.flush()
         except BaseException:
             file.close()
@@ -154,16 +154,16 @@ class Weights:
             return
         spill.seek(0)
         for chunk in self._chunks():
-            if spill.readinto(memoryview(chunk.numpy())) != chunk.nbytes:  # type: ignore[attr-defined]
+            if spill.readinto(_buffer(chunk)) != chunk.nbytes:  # type: ignore[attr-defined]
                 raise OSError("the spilled weights are shorter than the weights")
 
     def _chunks(self) -> Iterator[torch.Tensor]:
-        yield from self._arena.bytes.split(_CHUNK)
+        yield from torch.split(self._arena.bytes, _CHUNK)
 
     def _compute_digest(self) -> bytes:
         digest = xxhash.xxh3_128(repr((self.config, self.dtype)).encode())
         for chunk in self._chunks():
-            digest.update(memoryview(chunk.cpu().numpy()))
+            digest.update(_buffer(chunk.cpu()))
         return digest.digest()
 
     def _make_views(self) -> dict[str, torch.Tensor]:
@@ -180,7 +180,7 @@ class Weights:
                 view.copy_(checkpoint.tensor(name))
                 continue
             _, index, part = name.split(".")
-            rows = view.split(_ROWS[part](self.config))
+            rows = torch.split(view, _ROWS[part](self.config))
             for source, target in zip(_SOURCES[part], rows, strict=True):
                 values = checkpoint.tensor(f"model.layers.{index}.{source}")
                 target.copy_(_as_held(source, values, self.config))
@@ -259,6 +259,11 @@ def _as_held(source: str, values: torch.Tensor, config: ModelConfig) -> torch.Te
     if source in ("self_attn.q_norm.weight", "self_attn.k_norm.weight"):
         return interleaved(values, 1)
     return values
+
+
+def _buffer(chunk: torch.Tensor) -> memoryview:
+    """The bytes of a host tensor, without a copy."""
+    return memoryview(chunk.numpy())  # type: ignore[arg-type]
 
 
 def dtype_named(name: str) -> torch.dtype:
