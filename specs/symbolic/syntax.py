@@ -60,8 +60,6 @@ class _Reader:
                 self._refuse(star, "starred parameter")
         for decorator in self._tree.decorator_list:
             self._refuse(decorator, "decorator")
-        if self._code.co_cellvars:
-            self._refuse(self._tree, "variable captured by a nested function")
         self._block(self._tree.body)
 
     # Statements
@@ -101,6 +99,9 @@ class _Reader:
                 pass
             case ast.Expr(value=ast.Call() as call):
                 self._value(call)
+            case ast.Expr(value=value):
+                self._value(value)
+                self._refuse(node, "expression without effect")
             case _:
                 self._refuse(node, _name_of(node))
 
@@ -245,10 +246,13 @@ _OPERATORS = (
 )
 
 _NAMES: dict[type[ast.AST], str] = {
+    ast.AnnAssign: "annotation",
     ast.And: "`and`",
     ast.AsyncFunctionDef: "coroutine",
     ast.Assert: "assert",
+    ast.Attribute: "attribute",
     ast.Await: "await",
+    ast.Call: "call",
     ast.ClassDef: "class",
     ast.Delete: "del",
     ast.Dict: "dict",
@@ -258,6 +262,7 @@ _NAMES: dict[type[ast.AST], str] = {
     ast.FunctionDef: "nested function",
     ast.GeneratorExp: "generator expression",
     ast.Global: "global",
+    ast.IfExp: "conditional expression",
     ast.Import: "import",
     ast.ImportFrom: "import",
     ast.In: "`in`",

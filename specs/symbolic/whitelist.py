@@ -48,11 +48,11 @@ def check(function: Callable[..., object]) -> Checked:
     raises: dict[type[Exception], None] = {}
     while pending:
         names = _Names(pending.pop())
-        names.check_constants()
         for callee in names.callees():
             if callee not in seen:
                 seen.add(callee)
                 pending.append(callee)
+        names.check_constants()
         raises.update(dict.fromkeys(names.exceptions()))
     return Checked(frozenset(each.__code__ for each in seen), tuple(raises))
 
