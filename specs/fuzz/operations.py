@@ -80,8 +80,8 @@ def applicable(target: Target, now: Snapshot, known: Iterable[str], operation: O
     name = operation.name
     in_flight = now.steps_in_flight
     full = in_flight >= target.settings.depth
-    if full and target.calls_when_full is not None and name != "finish_step":
-        if name not in target.calls_when_full:
+    if full and target.calls_when_full is not None:
+        if name not in {"finish_step", *target.calls_when_full}:
             return False
     if name == "step":
         return not full

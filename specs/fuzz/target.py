@@ -104,6 +104,7 @@ class Settings:
     priority: bool = False  # schedule by NewRequest.priority (lower first), else by arrival
     depth: int = 1  # steps in flight at most; above 1 only with Feature.OVERLAP
     connector: str = "none"  # one of Target.connectors
+    tier_blocks: int = 8  # blocks in the connector's tier, where its size can be chosen
     fail_policy: str = "recompute"  # what a failed load does to its request: recompute or fail
 
 
@@ -131,7 +132,7 @@ class ResetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RequestView:
-    """One request that the engine still knows."""
+    """One request of this run; also one that the engine has forgotten, with its last state."""
 
     id: str
     state: str  # the declaration's name, e.g. "WAITING_FOR_REMOTE_KVS"
@@ -141,6 +142,7 @@ class RequestView:
     tokens: tuple[int, ...]  # all that the engine knows: prompt, chunks, output
     delivered: tuple[int, ...]  # output given to the client, all turns
     finished: bool = False
+    known: bool = True  # False: the engine has forgotten it, or never took it in
     waits_for: str | None = None  # a transfer's id
 
 
@@ -223,7 +225,7 @@ class Snapshot:
     asleep: tuple[str, ...] = ()  # of "weights", "cache": not resident
 
     def request(self, request_id: str) -> RequestView | None:
-        """The request with this id, or None when the engine does not know it (any more)."""
+        """The request with this id, or None when there was none."""
         return next((request for request in self.requests if request.id == request_id), None)
 
     def block(self, block_id: int) -> BlockView:
