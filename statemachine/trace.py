@@ -1,7 +1,8 @@
 """The trace schema: one transition as one JSON line. It never carries prompt text or token ids.
 
 Version 1. A line holds what `kvproof conform` needs to replay the transition: the records before
-it (without fields that are 0 or false), what the event was told, and how it was answered.
+it (without fields that are 0 or false), what the event was told, and how it was answered. What the
+engine does in lanes is written as the events that the lanes stand for.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Transition:
     facts: dict[str, int] = field(default_factory=dict)  # of the subject, before the event
     engine: dict[str, int] = field(default_factory=dict)  # the engine's facts, before the event
     ask: dict[str, int] = field(default_factory=dict)
+    trace: str = ""  # which engine wrote it: several may share a file
 
     def to_json(self) -> str:
         """The line, without a line end."""
@@ -55,6 +57,7 @@ class Transition:
                 "facts": self.facts,
                 "engine": self.engine,
                 "ask": self.ask,
+                "trace": self.trace,
             },
             separators=(",", ":"),
         )
@@ -73,7 +76,7 @@ def parse_transition(line: str) -> Transition:
     kinds: dict[str, type | tuple[type, ...]] = {
         "n": int, "t": (int, float), "machine": str, "id": str, "event": str, "from": str,
         "to": str, "answer": str, "why": str, "commands": list, "facts": dict, "engine": dict,
-        "ask": dict,
+        "ask": dict, "trace": str,
     }  # fmt: skip
     for name, kind in kinds.items():
         if not isinstance(raw.get(name), kind):
@@ -92,4 +95,5 @@ def parse_transition(line: str) -> Transition:
         facts=dict(raw["facts"]),
         engine=dict(raw["engine"]),
         ask=dict(raw["ask"]),
+        trace=raw["trace"],
     )

@@ -28,7 +28,10 @@ class Listed:
     extra: str | None = None
 
 
-COMMANDS: tuple[Listed, ...] = ()
+COMMANDS: tuple[Listed, ...] = (
+    Listed("conform", "Replay traces against the declaration; say where the first one departs."),
+    Listed("model", "Fetch a model into the cache, list models, export one.", "runtime"),
+)
 """In the order in which `kvproof --help` shows them; `name` is also the module's."""
 
 # The base of every error that typer means for the user (a bad option, an unreadable file);
