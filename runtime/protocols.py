@@ -149,7 +149,11 @@ class Connector(Protocol):
         """What has ended since the last call. Never blocks."""
 
     def cancel(self, transfer: int) -> None:
-        """Ask for an early end; the answer comes by `poll`."""
+        """Ask for an early end. FENCED comes by `poll` once no reader or writer is left.
+
+        So it does after LANDED or FAILED, which may come first, and for a transfer that the tier
+        does not know: the engine may have lost the first answer, and needs one to let go.
+        """
 
     def reset(self) -> bool:
         """Drop every stored block. False, and nothing changed, when it cannot."""
