@@ -58,6 +58,11 @@ def hand_out(b: BlockFacts) -> None:
     b.count = acquired(b.count, 1)
 
 
+def fill(b: BlockFacts, prefix: int) -> None:
+    """Ghost: a processed step or a landed load has written all of it, for that prefix."""
+    b.content_of = prefix
+
+
 def may_hit(b: BlockFacts) -> bool:
     """Another request may share its content."""
     return b.cached and b.quarantined == 0

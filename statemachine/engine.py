@@ -296,7 +296,8 @@ ROWS = (
     Row(E.WEIGHTS_CHANGED, others(EngineMode, (PAUSED, SLEEPING)), answer=REJECT,
         why="pause first"),
     # the end
-    Row(E.SHUTDOWN, _not_in(ENDING), DRAINING, before=(decide_reset,), why="nothing new is taken"),
+    Row(E.SHUTDOWN, _not_in(ENDING), DRAINING, before=(decide_reset, end_pause),
+        why="nothing new is taken; what cannot run, asleep as it is, is ended by the engine"),
     Row(E.SHUTDOWN, ENDING, answer=IGNORE, why="it is shutting down already"),
     Row(E.DRAINED, (DRAINING,), conditions=(work_left,), answer=NOT_NOW, why="work is left"),
     Row(E.DRAINED, (DRAINING,), STOPPED, why="nothing is left"),

@@ -7,7 +7,7 @@ clock and are compared by the engine, which tells the declaration only whether o
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class Record:
@@ -21,6 +21,10 @@ class Record:
             setattr(self, name, facts.pop(name, False if kind == "bool" else 0))
         if facts:
             raise TypeError(f"{type(self).__name__} has no fact {', '.join(sorted(facts))}")
+
+    def copy(self) -> Self:
+        """Another record of the same facts: to ask what an event would do, without doing it."""
+        return type(self)(**self.as_dict())
 
     def as_dict(self) -> dict[str, int]:
         """The facts by name, in the order of declaration."""
@@ -220,7 +224,6 @@ class TransferAsk(Record):
 
     KINDS: ClassVar[dict[str, str]] = {
         "kind": "int",  # start: LOAD or STORE
-        "waiters": "int",  # start: requests that wait for it from the beginning
         "published": "bool",  # start of a store: every block is published
         "unshared": "bool",  # start of a load: its blocks are fresh, only its waiters hold them
         "expired": "bool",  # lease_over: the lease has run out
@@ -228,7 +231,6 @@ class TransferAsk(Record):
     __slots__ = tuple(KINDS)
 
     kind: int
-    waiters: int
     published: bool
     unshared: bool
     expired: bool

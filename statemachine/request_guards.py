@@ -55,6 +55,11 @@ def room_exists(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
     return x.fresh <= x.free
 
 
+def room_to_grow_exists(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A growing table has no hits: every block of it leaves the free pool."""
+    return x.blocks <= x.free
+
+
 def room_to_run_exists(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
     """Without room to run after the load, two loaded requests could wait for each other."""
     return x.fresh + x.reserve <= x.free
@@ -62,6 +67,11 @@ def room_to_run_exists(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 def asks_for_blocks(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
     return x.blocks > 0
+
+
+def grows_by_blocks(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """Hits are for a new hold only: here they would overwrite what is computed."""
+    return x.blocks > 0 and x.hits == 0
 
 
 def admission_fits(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
@@ -76,6 +86,11 @@ def admission_fits(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
         and r.covered + x.blocks > 0
         and (r.covered == 0 or x.hits == 0)
     )
+
+
+def takes_hits_and_fresh_only(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """Only a load that is joined has blocks of another kind: they must not slip past the room."""
+    return x.blocks <= x.hits + x.fresh
 
 
 def may_load_again(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
