@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import numpy as np
-
 from kvproof.runtime.protocols import Int32Array
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
 from kvproof.runtime.protocols import SignalKind, TransferSignal
 from kvproof.runtime.transfers import HostTier
 

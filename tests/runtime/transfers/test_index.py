@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from kvproof.runtime.transfers.index import TierIndex
 
 from .memory_kv import keys
