@@ -36,6 +36,8 @@ class TorchKV:
         self.blocks = self._arena.bytes.view(dtype).view(
             config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim
         )
+        # Copies have a stream of their own, or a transfer would queue behind the steps.
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         #: The same memory by token slot: [layers, 2, num_blocks * block_size, kv_heads, head_dim].
         self.slots = self.blocks.flatten(2, 3)
         self.slots_of_layer = list(self.slots.unbind(0))
@@ -69,14 +71,32 @@ class TorchKV:
 
     def read(self, blocks: npt.NDArray[np.int32], into: torch.Tensor) -> None:
         """Copy device blocks into a host buffer, in order; returns when the copy is complete."""
-        into.copy_(self.blocks.index_select(2, self._index(blocks)).movedim(2, 0))
+        if self._copy_stream is None:
+            # Block by block runs at the speed of a plain copy; a gather makes a second one.
+            for number, block in enumerate(blocks.tolist()):
+                into[number].copy_(self.blocks[:, :, block])
+            return
+        with torch.cuda.stream(self._copy_stream):
+            gathered = self.blocks.index_select(2, self._index(blocks)).movedim(2, 0).contiguous()
+            into.copy_(gathered, non_blocking=True)
+        self._wait_for_copy()
 
     def write(self, blocks: npt.NDArray[np.int32], source: torch.Tensor) -> None:
         """Copy a host buffer into device blocks, in order; returns when the copy is complete."""
-        content = source.to(self.device).movedim(0, 2)
-        self.blocks.index_copy_(2, self._index(blocks), content)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self._copy_stream is None:
+            for number, block in enumerate(blocks.tolist()):
+                self.blocks[:, :, block].copy_(source[number])
+            return
+        with torch.cuda.stream(self._copy_stream):
+            content = source.to(self.device, non_blocking=True).movedim(0, 2)
+            self.blocks.index_copy_(2, self._index(blocks), content)
+        self._wait_for_copy()
+
+    def _wait_for_copy(self) -> None:
+        """Wait for this copy alone: steps on other streams go on meanwhile."""
+        done = torch.cuda.Event()
+        done.record(self._copy_stream)
+        done.synchronize()
 
     def release(self) -> None:
         """Give the memory back. No step and no transfer may be in flight."""
