@@ -71,9 +71,14 @@ class StopStrings:
         The stop string itself and everything after it are never shown.
         """
         self._held += text
-        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        found = [
+            (at + len(stop), at, stop)
+            for stop in self._stops
+            if (at := self._held.find(stop)) >= 0
+        ]
         if found:
-            at, stop = min(found)
+            # The one that is complete first, whatever pieces the text came in.
+            _, at, stop = min(found)
             shown, self._held = self._held[:at], ""
             return shown, stop
         keep = self._possible_beginning()

@@ -43,10 +43,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_model(case: str) -> transformers.PreTrainedModel:
+def make_wide_model() -> transformers.PreTrainedModel:
+    """Rows that are multiples of 32, as quantised types want them."""
+    return make_model("llama", hidden_size=96, intermediate_size=96, head_dim=16)
+
+
+def make_model(case: str, **more: Any) -> transformers.PreTrainedModel:
     """The reference model of a case, float32, with weights large enough to tell errors."""
     family, changes = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**_SIZES | changes)
+    config = getattr(transformers, f"{family}Config")(**_SIZES | changes | more)
     torch.manual_seed(hash_of(case))
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
