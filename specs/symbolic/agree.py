@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -45,12 +45,12 @@ def agree(paths: PathSet, *, cases: int = 200, small_cases: int = 400, seed: int
 
     Raises DisagreementError with the state and the difference.
     """
-    visits = {id(path): 0 for path in paths}
+    visits = dict.fromkeys(paths, 0)
     chooser = random.Random(seed)
     values, small = _small_states(paths, small_cases, chooser)
     for state in itertools.chain(values, _random_states(paths, cases, chooser)):
         try:
-            visits[id(agree_at(paths, state))] += 1
+            visits[agree_at(paths, state)] += 1
         except OutsidePreconditionError:
             continue
     return Agreement(sum(visits.values()), small, tuple(visits.values()))
@@ -182,42 +182,39 @@ def _small_states(
         chosen = ([chooser.choice(domain) for domain in domains] for _ in range(limit))
         tried = ()
 
-    def states() -> Iterator[State]:
-        for combination in chosen:
-            given = fixed | dict(zip(mentioned, combination, strict=True))
-            yield _state(paths, lambda name, kind, given=given: given.get(name, 0))
-
-    return states(), tried
+    empty = _state(paths, lambda name, kind: fixed.get(name, 0))
+    states = (_changed(empty, dict(zip(mentioned, each, strict=True))) for each in chosen)
+    return states, tried
 
 
 def _random_states(paths: PathSet, count: int, chooser: random.Random) -> Iterator[State]:
+    """One state for each path, then by turns a random one, and one of these with changes."""
     pool, fixed = _pool(paths), _fixed(paths)
+    drawn = _state(paths, lambda name, kind: fixed.get(name, _draw(kind, pool, chooser)))
+    free = [(name, kind) for name, kind in paths.variables.items() if name not in fixed]
     found = [witness(paths, path) for path in paths]
     yield from found
-    for index in range(count):
-        drawn = _state(
-            paths,
-            lambda name, kind: fixed[name] if name in fixed else _draw(kind, pool, chooser),
-        )
-        yield drawn if index % 2 else _mixed(found[index // 2 % len(found)], drawn, chooser)
+    for index in range(count if free else 1):
+        random_turn = index % 2 == 0
+        changed = free if random_turn else [chooser.choice(free) for _ in range(2)]
+        state = drawn if random_turn else found[index // 2 % len(found)]
+        # Fields that no term mentions are drawn once: only the frame can go wrong there.
+        yield _changed(state, {name: _draw(kind, pool, chooser) for name, kind in changed})
 
 
-def _mixed(state: State, other: State, chooser: random.Random) -> State:
-    """A state with one or two values taken from another."""
-    mixed = {
-        name: dict(value) if isinstance(value, dict) else value for name, value in state.items()
-    }
-    for _ in range(chooser.choice((1, 2))):
-        name = chooser.choice(list(mixed))
-        if isinstance(mixed[name], dict):
-            field = chooser.choice(list(mixed[name]))
-            mixed[name][field] = other[name][field]
+def _changed(state: State, values: Mapping[str, int]) -> State:
+    """A copy of a state with some variables changed."""
+    copy = {name: dict(each) if isinstance(each, dict) else each for name, each in state.items()}
+    for name, value in values.items():
+        record, _, field = name.partition(".")
+        if isinstance(copy.get(record), dict):
+            copy[record][field] = value
         else:
-            mixed[name] = other[name]
-    return mixed
+            copy[name] = value
+    return copy
 
 
-def _state(paths: PathSet, value_of: Any) -> State:
+def _state(paths: PathSet, value_of: Callable[[str, terms.Kind], Any]) -> State:
     """A state from a function of a variable's name and kind."""
     state: State = {}
     for record in paths.records.values():

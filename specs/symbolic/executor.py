@@ -12,6 +12,7 @@ hold at once.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,15 +69,12 @@ def execute(
 def _bound(
     function: Callable[..., object], arguments: Mapping[str, Record | Term | int]
 ) -> dict[str, Record | Term | int]:
-    code: CodeType = getattr(function, "__code__")  # noqa: B009 - a plain function, by now
-    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    defaults = getattr(function, "__defaults__", None) or ()
-    keyword_defaults = getattr(function, "__kwdefaults__", None) or {}
-    optional = {*parameters[: code.co_argcount][code.co_argcount - len(defaults) :]}
+    """The arguments in the order of the parameters; TypeError if they do not fit."""
+    parameters = inspect.signature(function).parameters
     missing = [
         name
-        for name in parameters
-        if name not in arguments and name not in optional and name not in keyword_defaults
+        for name, parameter in parameters.items()
+        if name not in arguments and parameter.default is parameter.empty
     ]
     unknown = [name for name in arguments if name not in parameters]
     if missing or unknown:
@@ -255,7 +253,7 @@ def _line_of(error: Exception, run: _Run) -> Where | str:
 
 
 def _result(value: object, name: str) -> Result:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not any(isinstance(each, tuple) for each in value):
         return tuple(_result(each, name) for each in value)
     if isinstance(value, SymInt):
         return int_term(value)
@@ -287,7 +285,9 @@ def _check_paths(
 ) -> None:
     """Check, with a fresh solver, that the paths cover the precondition and exclude each other."""
     conditions = [path.condition for path in paths]
-    gap = satisfiable([precondition, terms.negated(terms.disjunction(conditions))], budget)
+    # For the cover, with the forced decisions: one that was not forced would leave a gap.
+    whole = [terms.conjunction(each.literal for each in path.decisions) for path in paths]
+    gap = satisfiable([precondition, terms.negated(terms.disjunction(whole))], budget)
     if gap is not None:
         raise IncompletePathsError(f"no path of {function.__qualname__} is taken at {gap}")
     # Linear in the paths: each against the disjunction of those before it.

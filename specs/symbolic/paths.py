@@ -17,7 +17,7 @@ from .terms import BoolTerm, Kind, Term
 Result: TypeAlias = Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decision:
     """One question that the function asked: a condition, the answer on this path, the line.
 
@@ -36,7 +36,7 @@ class Decision:
         return self.condition if self.taken else terms.negated(self.condition)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Path:
     """One way through a function.
 
@@ -80,7 +80,7 @@ class Path:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluated:
     """What the paths say of one concrete state: which is taken, and what it writes and returns."""
 
@@ -89,7 +89,7 @@ class Evaluated:
     result: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PathSet:
     """The paths of one function: they cover the precondition and exclude each other.
 
@@ -164,9 +164,10 @@ class PathSet:
             if record is None:
                 env[name] = bool_type(value) if self.kinds.get(name) == "bool" else value
                 continue
+            held = value if isinstance(value, Mapping) else _Attributes(value)
             for field, kind in record.kinds.items():
-                held: Any = value[field] if isinstance(value, Mapping) else getattr(value, field)
-                env[f"{name}.{field}"] = bool_type(held) if kind == "bool" else held
+                each: Any = held[field]
+                env[f"{name}.{field}"] = bool_type(each) if kind == "bool" else each
         return env
 
     @cached_property
@@ -193,6 +194,16 @@ class PathSet:
     @cached_property
     def _outcomes(self) -> list[Compiled]:
         return [compile_terms(_outcome_terms(path)) for path in self.paths]
+
+
+class _Attributes:
+    """An object's attributes as items."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._value, name)
 
 
 def _outcome_terms(path: Path) -> list[Term]:

@@ -22,11 +22,12 @@ from .values import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """A record before a function runs: the term of each field, a free variable if not given.
 
     `kinds` maps each field to "int" or "bool"; the variable of field `f` is named `name.f`.
+    Two parameters bound to one Record are one object to the function.
     `facts`, if given, is the class of the real record, for the differential test.
     """
 
