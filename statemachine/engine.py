@@ -187,6 +187,7 @@ E = EngineEvent
 ALL = tuple(int(mode) for mode in EngineMode)
 ASLEEP = (SLEEPING, WAKING)
 ENDING = (DRAINING, STOPPED)
+STEPPING = (ACTIVE, PAUSING, DRAINING)
 
 
 def _not_in(*named: tuple[int, ...]) -> tuple[int, ...]:
@@ -206,13 +207,14 @@ ROWS = (
     Row(E.LEASE, _not_in((STOPPED,)), why="leases run in every mode"),
     Row(E.LEASE, (STOPPED,), answer=IGNORE, why="the engine has stopped"),
     # steps
-    Row(E.LAUNCH_STEP, ALL, unless=(steps_may_start,), answer=NOT_NOW,
-        why="no step starts in this mode"),
-    Row(E.LAUNCH_STEP, ALL, unless=(memory_resident,), answer=NOT_NOW,
+    Row(E.LAUNCH_STEP, STEPPING, unless=(steps_may_start,), answer=NOT_NOW,
+        why="this pause lets no step start"),
+    Row(E.LAUNCH_STEP, STEPPING, unless=(memory_resident,), answer=NOT_NOW,
         why="weights or cache are asleep"),
-    Row(E.LAUNCH_STEP, ALL, conditions=(too_many_steps,), answer=NOT_NOW,
+    Row(E.LAUNCH_STEP, STEPPING, conditions=(too_many_steps,), answer=NOT_NOW,
         why="as many steps are in flight as may be"),
-    Row(E.LAUNCH_STEP, ALL, before=(number_step,), why="the next step"),
+    Row(E.LAUNCH_STEP, STEPPING, before=(number_step,), why="the next step"),
+    Row(E.LAUNCH_STEP, _not_in(STEPPING), answer=NOT_NOW, why="no step starts in this mode"),
     Row(E.STEP_PROCESSED, ALL, unless=(next_to_process,), answer=IGNORE,
         why="not the next step to be processed"),
     Row(E.STEP_PROCESSED, ALL, before=(process_step,), why="its results are in"),
@@ -285,8 +287,11 @@ ROWS = (
     Row(E.RESET_PENDING, _not_in(ENDING), before=(pend_reset,),
         why="nothing starts that would delay it"),
     Row(E.RESET_PENDING, ENDING, answer=REJECT, why="the engine is shutting down"),
-    Row(E.RESET_DECIDED, ALL, unless=(already_pending,), answer=IGNORE, why="no reset is pending"),
-    Row(E.RESET_DECIDED, ALL, before=(decide_reset,), why="done, timed out, or its client is gone"),
+    Row(E.RESET_DECIDED, _not_in(ENDING), unless=(already_pending,), answer=IGNORE,
+        why="no reset is pending"),
+    Row(E.RESET_DECIDED, _not_in(ENDING), before=(decide_reset,),
+        why="done, timed out, or its client is gone"),
+    Row(E.RESET_DECIDED, ENDING, answer=IGNORE, why="the shutdown decided it"),
     Row(E.WEIGHTS_CHANGED, (PAUSED, SLEEPING), conditions=(holds_left,), answer=NOT_NOW,
         why="a hold is left"),
     Row(E.WEIGHTS_CHANGED, (PAUSED, SLEEPING), conditions=(steps_in_flight,), answer=NOT_NOW,
