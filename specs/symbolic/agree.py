@@ -128,12 +128,11 @@ def witness(paths: PathSet, path: Path) -> State:
     model = satisfiable([paths.precondition, path.condition])
     if model is None:
         raise UnsatisfiableError(f"nothing takes the path\n{path}")
-    return _state(
-        paths,
-        lambda name, kind: terms.as_constant(
-            model.eval(terms.variable(name, kind), model_completion=True)
-        ),
-    )
+    found = {
+        name: terms.as_constant(model.eval(terms.variable(name, kind), model_completion=True))
+        for name, kind in paths.variables.items()
+    }
+    return _state(paths, lambda name, kind: found.get(name, 0))
 
 
 def _real(record: Record, values: Mapping[str, int]) -> Any:
