@@ -6,11 +6,22 @@ request was never added, its transfer does not exist, the pipeline is full) is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .target import NewRequest, RejectedError, ResetAnswer, Snapshot, Target
+from .target import (
+    Feature,
+    NewRequest,
+    Promise,
+    RejectedError,
+    ResetAnswer,
+    Snapshot,
+    Target,
+)
+
+PARKED = "WAITING_FOR_STREAMING_REQ"
+GRAMMAR = "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
 
 #: The operations that no legal environment performs.
 FAULTS = frozenset({"lose", "duplicate"})
@@ -75,34 +86,30 @@ class Outcome:
 SKIPPED = Outcome(skipped=True)
 
 
-def applicable(target: Target, now: Snapshot, known: Iterable[str], operation: Operation) -> bool:
-    """Whether an operation makes sense in this state; `known` are all ids ever added."""
-    name = operation.name
-    in_flight = now.steps_in_flight
-    full = in_flight >= target.settings.depth
-    if full and target.calls_when_full is not None:
-        if name not in {"finish_step", *target.calls_when_full}:
-            return False
+def applicable(target: Target, now: Snapshot, operation: Operation) -> bool:
+    """Whether an operation makes sense, and is legal for its caller, in this state."""
+    name, arguments, settings = operation.name, operation.arguments, target.settings
+    full = now.steps_in_flight >= settings.depth
+    allowed = target.calls_when_full
+    if full and allowed is not None and name not in allowed and name != "finish_step":
+        return False
     if name == "step":
         return not full
     if name == "finish_step":
-        return in_flight > 0
+        return now.steps_in_flight > 0
     if name == "add":
-        return operation.arguments[0].id not in known
+        new: NewRequest = arguments[0]
+        return now.request(new.id) is None and 0 < len(new.prompt) < settings.max_length
     if name in ("abort", "chunk", "close_input"):
-        return operation.arguments[0] in known
+        return now.request(arguments[0]) is not None
     if name in ("complete", "fail", "lose"):
-        return any(t.id == operation.arguments[0] and t.open for t in now.transfers)
+        return any(t.id == arguments[0] and t.open and not t.lost for t in now.transfers)
     if name == "duplicate":
-        return any(t.id == operation.arguments[0] and not t.open for t in now.transfers)
-    if name == "pause":
-        return now.mode == "ACTIVE"
-    if name == "resume":
-        return now.mode == "PAUSED"
-    if name == "sleep":
-        return now.mode != "SLEEPING"
-    if name == "wake":
-        return now.mode == "SLEEPING"
+        return any(t.id == arguments[0] and not t.open for t in now.transfers)
+    if name in ("pause", "resume"):
+        return now.mode == ("ACTIVE" if name == "pause" else "PAUSED")
+    if name in ("sleep", "wake"):
+        return (now.mode == "SLEEPING") == (name == "wake")
     return True
 
 
@@ -121,46 +128,70 @@ def drain(target: Target) -> tuple[str, ...]:
     """Let everything that is under way end, and step until nothing moves any more.
 
     Returns the requests that could go on, by what their state says, and do not: their client is
-    not waited for, and no transfer is open. An engine that keeps its promises leaves none.
+    not waited for, and no transfer is open. An engine that keeps its promises leaves none. Where
+    it does not promise that sessions which wait for their client give way, they are closed first.
     """
+    _settle(target)
+    while (mode := target.snapshot().mode) != "ACTIVE":
+        try:
+            _ = target.wake() if mode == "SLEEPING" else target.resume()
+        except RejectedError:
+            break
+        _settle(target)
+        if target.snapshot().mode == mode:
+            break
+    if Feature.CLOCK in target.features_with(target.settings.connector):
+        target.tick()
+        _settle(target)
+    now = target.snapshot()
+    promises = target.promises_with(target.settings.connector)
+    if Promise.PARKED_SESSIONS_ARE_RECLAIMED not in promises:
+        for request in now.requests if stuck(now) else ():
+            if request.state == PARKED and request.known:
+                target.close_input(request.id)
+        _settle(target)
+    return stuck(target.snapshot())
+
+
+def _settle(target: Target) -> None:
     still = 0
     for _ in range(DRAIN_ROUNDS):
         before = _progress(now := target.snapshot())
         for transfer in now.transfers:
             if transfer.open and not transfer.lost:
                 target.complete(transfer.id)
-        if target.snapshot().mode == "PAUSED":
-            target.resume()
-        launched = False
-        while target.snapshot().steps_in_flight < target.settings.depth and target.step():
-            launched = True
+        launched = True
+        while launched and target.snapshot().steps_in_flight < target.settings.depth:
+            launched = target.step()
         if target.snapshot().steps_in_flight:
             target.finish_step()
-        elif not launched and not any(t.open and not t.lost for t in target.snapshot().transfers):
+        elif not _open(target.snapshot()):
             break  # idle: the engine says that there is nothing to do
         still = 0 if _progress(target.snapshot()) != before else still + 1
         if still > 6:
             break
     while target.snapshot().steps_in_flight:
         target.finish_step()
-    return stuck(target.snapshot())
+
+
+def _open(now: Snapshot) -> bool:
+    return any(t.open and not t.lost for t in now.transfers)
 
 
 def _progress(now: Snapshot) -> tuple[object, ...]:
     """What changes when something moves: tokens delivered or computed, states, transfers."""
     return (
-        tuple((r.id, r.state, r.computed, len(r.delivered)) for r in now.requests),
-        tuple(t.id for t in now.transfers if t.open),
+        tuple((r.id, r.state, r.known, r.computed, len(r.delivered)) for r in now.requests),
+        tuple((t.id, t.open) for t in now.transfers),
     )
 
 
 def stuck(now: Snapshot) -> tuple[str, ...]:
-    """The requests that wait for nobody outside the engine."""
-    lost = {t.request for t in now.transfers if t.open}
+    """The requests that wait for nobody outside the engine; none while a lost transfer is open."""
+    if any(t.open for t in now.transfers):
+        return ()
     return tuple(
         r.id
         for r in now.requests
-        if not r.finished
-        and r.id not in lost
-        and r.state not in ("WAITING_FOR_STREAMING_REQ", "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")
+        if r.known and not r.finished and r.state not in (PARKED, GRAMMAR)
     )

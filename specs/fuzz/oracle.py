@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 
 from ...statemachine import Container, RequestState, container
 from .client import Client
-from .operations import Operation, Outcome
+from .operations import PARKED, Operation, Outcome
 from .target import (
-    Feature,
     NewRequest,
     Promise,
     RequestView,
@@ -24,8 +23,6 @@ from .target import (
     Snapshot,
     Target,
 )
-
-PARKED = "WAITING_FOR_STREAMING_REQ"
 
 #: Every rule, in words: what the report and the generated tests say of a broken one.
 RULES = {
@@ -99,6 +96,17 @@ class Oracle:
         elif operation.name == "abort":
             self.clients[arguments[0]].aborted = True
 
+    def may_send(self, operation: Operation) -> bool:
+        """Whether a client would do this: it sends no more after it aborted or closed."""
+        if operation.name not in ("chunk", "close_input"):
+            return True
+        client = self.clients[operation.arguments[0]]
+        if client.aborted or client.closed or not client.request.session:
+            return False
+        return (
+            operation.name != "chunk" or 0 < len(operation.arguments[1]) < self.settings.max_length
+        )
+
     def check(
         self, before: Snapshot, operation: Operation, outcome: Outcome, now: Snapshot
     ) -> list[Violation]:
@@ -106,10 +114,10 @@ class Oracle:
         found = [
             *self._refusals(before, operation, outcome, now),
             *self._requests(now),
-            *self._delivery(before, now),
             *self._blocks(now),
             *self._contents(now),
-            *self._modes(before, operation, now),
+            *self._delivery(before, now),
+            *self._modes(now),
         ]
         if operation.name == "reset" and isinstance(outcome.answer, ResetAnswer):
             found += self._reset(before, operation, outcome.answer, now)
@@ -237,7 +245,7 @@ class Oracle:
                 f"{id} is computed from {list(request.tokens)}; its client sent and was given "
                 f"{' or '.join(str(list(p)) for p in possible)}",
                 f"now.request({id!r}).tokens in {possible!r}",
-                request.state,
+                "the prompt is lost" if request.tokens[:1] != client.request.prompt[:1] else "",
             )
         if request.state == "FINISHED_LENGTH_CAPPED" and not client.aborted:
             if client.turn and not client.turn_is_over() and client.closed:
@@ -291,28 +299,17 @@ class Oracle:
                     f"now.block({b}).count > 0",
                     kind,
                 )
-        live = [r for r in now.requests if r.known and not r.finished]
-        busy = now.steps_in_flight or any(t.open for t in now.transfers)
-        if now.holds and not live and not busy:
-            owner = now.holds[0].owner
-            yield Violation(
-                "idle-holds-nothing",
-                owner,
-                f"nothing is live and nothing in flight, and {owner} holds {now.holds[0].blocks}",
-                "now.holds == ()",
-                now.holds[0].kind,
-            )
 
     def _contents(self, now: Snapshot) -> Iterator[Violation]:
         for misread in now.misreads:
-            beyond = "length" in misread.why
+            beyond, asleep = "length" in misread.why, "given back" in misread.why
             yield Violation(
-                "within-length" if beyond else "attended",
+                "within-length" if beyond else "asleep-means-idle" if asleep else "attended",
                 misread.request,
-                f"{misread.request} attended to position {misread.position} in block "
-                f"{misread.block}: {misread.why}",
+                f"{misread.request} was given a token computed from position {misread.position}, "
+                f"block {misread.block}: {misread.why}",
                 "now.misreads == ()",
-                "" if beyond else _kind_of_misread(misread.why),
+                "" if beyond or asleep else _kind_of_misread(misread.why),
             )
         for block in now.blocks:
             if block.cached_as is None:
@@ -345,7 +342,7 @@ class Oracle:
                     "garbage" if 0 in entry.content else "another prefix",
                 )
 
-    def _modes(self, before: Snapshot, operation: Operation, now: Snapshot) -> Iterator[Violation]:
+    def _modes(self, now: Snapshot) -> Iterator[Violation]:
         if "cache" in now.asleep and now.holds:
             hold = now.holds[0]
             yield Violation(
@@ -354,14 +351,6 @@ class Oracle:
                 f"the cache's memory is given back, and {hold.owner} holds {hold.blocks}",
                 "not (now.asleep and now.holds)",
                 "held",
-            )
-        if now.asleep and now.steps_in_flight > before.steps_in_flight:
-            yield Violation(
-                "asleep-means-idle",
-                operation.name,
-                f"a step was launched without {', '.join(now.asleep)}",
-                "not (now.asleep and now.steps_in_flight)",
-                "step",
             )
 
     def _reset(
@@ -435,6 +424,17 @@ class Oracle:
                 "stuck == ()",
                 f"{'+'.join(states)}{' holding blocks' if holding else ''}",
             )
+        live = [r for r in now.requests if r.known and not r.finished]
+        busy = now.steps_in_flight or any(t.open for t in now.transfers)
+        if now.holds and not live and not busy:
+            owner = now.holds[0].owner
+            yield Violation(
+                "idle-holds-nothing",
+                owner,
+                f"nothing is live and nothing in flight, and {owner} holds {now.holds[0].blocks}",
+                "now.holds == ()",
+                now.holds[0].kind,
+            )
         lost = [t for t in now.transfers if t.open and t.lost]
         if lost and Promise.LOST_TRANSFERS_END in self.promises:
             yield Violation(
@@ -450,12 +450,14 @@ def holders_of(now: Snapshot) -> set[str]:
     kinds = set()
     for hold in now.holds:
         request = now.request(hold.owner)
-        if hold.kind != "REQUEST" or request is None:
-            kinds.add(hold.kind)
-        elif request.finished:
-            kinds.add("finished")
+        if hold.kind != "REQUEST":
+            kinds.add(hold.kind.lower())
+        elif request is None or request.finished or request.state == "WAITING_FOR_REMOTE_KVS":
+            kinds.add("transfer")
+        elif request.state == "RUNNING":
+            kinds.add("running")
         else:
-            kinds.add(request.state)
+            kinds.add("resident")
     return kinds
 
 

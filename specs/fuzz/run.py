@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .generation import Generator
-from .operations import SKIPPED, Operation, Outcome, applicable, perform
-from .oracle import PARKED, Oracle, Violation, holders_of
-from .target import Promise, Settings, Snapshot, Target
+from .operations import Operation, applicable, perform
+from .oracle import Oracle, Violation, holders_of
+from .target import Settings, Snapshot, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,20 @@ class Failure:
 
 
 #: Rules over the state, whichever operation it was that made it visible.
-STANDING = frozenset({"hash-is-content", "hash-is-content-tier", "attended", "delivered"})
+STANDING = frozenset(
+    {
+        "hash-is-content",
+        "hash-is-content-tier",
+        "attended",
+        "delivered",
+        "own-tokens",
+        "covered",
+        "within-length",
+        "one-container",
+        "counters",
+        "not-forgotten",
+    }
+)
 
 
 class Session:
@@ -52,7 +65,7 @@ class Session:
     def apply(self, operation: Operation) -> Failure | None:
         """Perform one operation; the failure that it brought, if any."""
         target, before = self.target, self.now
-        if not applicable(target, before, self.oracle.clients, operation):
+        if not applicable(target, before, operation) or not self.oracle.may_send(operation):
             return None
         self.done.append(operation)
         try:
@@ -68,25 +81,33 @@ class Session:
         return self._failure(found[0]) if found else None
 
     def _failure(self, violation: Violation, place: str = "", trace: str = "") -> Failure:
-        return Failure(
-            self.kind, self.settings, tuple(self.done), violation, place, trace
-        )
+        return Failure(self.kind, self.settings, tuple(self.done), violation, place, trace)
 
     def _escaped(self, operation: Operation, error: Exception, before: Snapshot) -> Failure:
         place = engine_place(error)
-        detail = type(error).__name__
-        if operation.name in ("reset", "sleep", "pause"):
-            detail += ": " + ",".join(sorted(self._holders_after(operation, before)))
-        message = f"{operation} raised {type(error).__name__}: {str(error)[:200] or '(no text)'}"
         trace = "".join(traceback.format_exception(error))
-        violation = Violation("no-exception", operation.name, message, "", detail)
-        return self._failure(violation, place, trace)
+        name, kind = operation.name, type(error).__name__
+        message = f"{operation} raised {kind}: {str(error)[:200] or '(no text)'}"
+        after = self._look() or before
+        if name in ("pause", "sleep", "wake") and after.mode != before.mode:
+            violation = Violation(
+                "failed-call-changes-nothing",
+                name,
+                f"{message}, and the mode went from {before.mode} to {after.mode}",
+                f"now.mode == {before.mode!r}",
+            )
+            return self._failure(violation, place, trace)
+        detail = kind
+        if "reset" in place:
+            # What a reset trips over is what would have to be mended.
+            detail += f" over {', '.join(sorted(holders_of(after))) or 'nothing'}"
+        return self._failure(Violation("no-exception", name, message, "", detail), place, trace)
 
-    def _holders_after(self, operation: Operation, before: Snapshot) -> set[str]:
+    def _look(self) -> Snapshot | None:
         try:
-            return holders_of(self.target.snapshot())
+            return self.target.snapshot()
         except Exception:
-            return holders_of(before)
+            return None
 
 
 def engine_place(error: BaseException) -> str:

@@ -13,7 +13,6 @@ import collections
 import queue
 from typing import Any
 
-from ..fake_kv import ROOT
 from ..target import (
     EOS,
     BlockView,
@@ -67,7 +66,7 @@ class Hashes:
 
 
 class Executor:
-    """What the engine core needs of its executor for pause and sleep: memory that comes and goes."""
+    """What the engine core asks of its executor for pause and sleep."""
 
     def __init__(self, device: Device) -> None:
         self.is_sleeping = False
@@ -75,10 +74,11 @@ class Executor:
 
     def sleep(self, level: int) -> None:
         self.is_sleeping = True
-        self._device.discard()
+        self._device.kv.discard()
 
     def wake_up(self, tags: list[str] | None) -> None:
         self.is_sleeping = False
+        self._device.kv.restore()
 
     def collective_rpc(self, method: str) -> None: ...
 
@@ -261,7 +261,11 @@ class VllmScheduler(Target):
 
     # Administration.
     def reset(self, running: bool, connector: bool) -> ResetAnswer:
-        return ResetAnswer(self.core.reset_prefix_cache(running, connector))
+        done = self.core.reset_prefix_cache(running, connector)
+        if done and (connector or self.settings.connector == "none"):
+            # It claims every tier: what was computed before must never be attended to again.
+            self.device.kv.new_epoch()
+        return ResetAnswer(done)
 
     def pause(self, mode: str) -> None:
         self._await(self.core.pause_scheduler(mode, clear_cache=False))
@@ -287,8 +291,8 @@ class VllmScheduler(Target):
         manager = scheduler.kv_cache_manager
         pool = manager.block_pool
         tables = manager.coordinator.single_type_managers[0].req_to_blocks
-        tables = {id: [b.block_id for b in table] for id, table in tables.items() if table}
-        holds = [Hold(id, "REQUEST", tuple(table)) for id, table in tables.items()]
+        tables = {r: [b.block_id for b in table] for r, table in tables.items() if table}
+        holds = [Hold(owner, "REQUEST", tuple(table)) for owner, table in tables.items()]
         holds += [
             Hold(f"step/{fence}", "STEP", tuple(b.block_id for b in blocks))
             for fence, blocks in scheduler.deferred_frees
@@ -300,17 +304,17 @@ class VllmScheduler(Target):
                 places[request.request_id].append("blocked" if blocked else name)
         requests = tuple(
             RequestView(
-                id=id,
+                id=name,
                 state=request.status.name,
-                containers=tuple(places.pop(id, ())),
-                blocks=tuple(tables.get(id, ())),
+                containers=tuple(places.pop(name, ())),
+                blocks=tuple(tables.get(name, ())),
                 computed=request.num_computed_tokens,
                 tokens=tuple(request._all_token_ids),
-                delivered=tuple(self._delivered[id]),
+                delivered=tuple(self._delivered[name]),
                 finished=request.is_finished(),
-                known=id in scheduler.requests,
+                known=name in scheduler.requests,
             )
-            for id, request in self._seen.items()
+            for name, request in self._seen.items()
         )
         free = {block.block_id for block in pool.free_block_queue.get_all_free_blocks()}
         written = device.being_written()
@@ -346,7 +350,7 @@ class VllmScheduler(Target):
         if block_hash is None:
             return None
         tokens = self.hashes.tokens(block_hash[:32])
-        chain = self.device.kv.prefixes.chain(tokens, ROOT)
+        chain = self.device.kv.prefixes.chain(tokens, self.device.kv.root)
         return chain[-self.settings.block_size :]
 
     def _tier(self) -> tuple[TierEntry, ...]:
@@ -379,11 +383,11 @@ class VllmScheduler(Target):
                     live - parked,
                 )
             )
-        for id, request in scheduler.requests.items():
-            scheduled = sum(f.output.num_scheduled_tokens.get(id, 0) for f in self.flying)
+        for name, request in scheduler.requests.items():
+            scheduled = sum(f.output.num_scheduled_tokens.get(name, 0) for f in self.flying)
             if not request.is_finished():
                 counters.append(
-                    (f"num_in_flight_tokens of {id}", request.num_in_flight_tokens, scheduled)
+                    (f"num_in_flight_tokens of {name}", request.num_in_flight_tokens, scheduled)
                 )
         return tuple(counters)
 

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..fake_kv import FakeKV
+from ..fake_kv import FakeKV, Wrong
+from ..fake_kv import Row as KVRow
 from ..target import Misread, Settings, TransferView, next_token
 
 
@@ -45,6 +46,7 @@ class Launched:
     output: Any
     rows: list[Row]
     finished: set[str]
+    root: int
     sampled: dict[str, list[int]] | None = None
     misreads: dict[str, Misread] = field(default_factory=dict)
 
@@ -68,6 +70,7 @@ class Transfer:
     source: Any  # LOAD: (start, end) or host chunks; STORE: host chunks, or None for a send
     job: int | None  # the OffloadingConnector's number for it
     begun: int  # the step in whose launch it began
+    root: int  # the epoch of what it carries
     state: str = "open"  # open, lost or ended
 
 
@@ -94,10 +97,10 @@ class Device:
     # Steps.
     def launch(self, output: Any) -> Launched:
         """The part of a step that happens at once: block tables, flushes, starting transfers."""
-        launched = Launched(self._steps, output, [], set(output.finished_req_ids))
+        launched = Launched(self._steps, output, [], set(output.finished_req_ids), self.kv.root)
         self._steps += 1
-        for id in output.finished_req_ids:
-            self._tables.pop(id, None)
+        for request in output.finished_req_ids:
+            self._tables.pop(request, None)
         scheduled = output.num_scheduled_tokens
         for new in output.scheduled_new_reqs:
             tokens = list(new.prefill_token_ids or new.prompt_token_ids)
@@ -113,19 +116,19 @@ class Device:
                 )
             )
         cached = output.scheduled_cached_reqs
-        for i, id in enumerate(cached.req_ids):
+        for i, request in enumerate(cached.req_ids):
             added = cached.new_block_ids[i]
-            if id in cached.resumed_req_ids:
-                self._tables[id] = list(added[0])
+            if request in cached.resumed_req_ids:
+                self._tables[request] = list(added[0])
             elif added is not None:
-                self._tables[id] += added[0]
-            everything = cached.all_token_ids.get(id)
+                self._tables[request] += added[0]
+            everything = cached.all_token_ids.get(request)
             launched.rows.append(
                 Row(
-                    id,
-                    list(self._tables[id]),
+                    request,
+                    list(self._tables[request]),
                     cached.num_computed_tokens[i],
-                    scheduled[id],
+                    scheduled[request],
                     tokens=None if everything is None else list(everything),
                     outputs=cached.num_output_tokens[i],
                 )
@@ -140,32 +143,33 @@ class Device:
             self._forward(self._unrun.popleft())
 
     def _forward(self, step: Launched) -> None:
-        step.sampled = {}
-        for id in step.finished:
-            self._tokens.pop(id, None)
+        sampled: dict[str, list[int]] = {}
+        for request in step.finished:
+            self._tokens.pop(request, None)
+        rows = []
         for row in step.rows:
-            known = self._tokens.get(row.request)
+            known = self._tokens.get(row.request, [])
             if row.tokens is not None:
                 known = row.tokens
-            elif known is None:
-                known = []
-            elif row.outputs is not None:
+            elif row.outputs is not None and known:
                 # Some output was dropped by the scheduler: align with it.
                 del known[self._prompt_length[row.request] + row.outputs :]
             self._tokens[row.request] = known
-            end = row.start + row.count
-            wrong = self.kv.run(row.table, known, row.start, end)
+            rows.append(KVRow(row.table, known, row.start, row.start + row.count, step.root))
+        for row, kv_row, wrong in zip(step.rows, rows, self.kv.run(rows), strict=True):
+            request, known, end = row.request, self._tokens[row.request], kv_row.end
             if end > self.settings.max_length:
-                wrong = wrong or (end - 1, -1, "the position is beyond the model's length")
+                wrong = Wrong(end - 1, -1, "the position is beyond the model's length")
             if wrong is not None:
-                step.misreads[row.request] = Misread(row.request, *wrong)
+                step.misreads[request] = Misread(request, wrong.position, wrong.block, wrong.why)
             if end < len(known):
-                step.sampled[row.request] = []  # its prefill is not finished
+                sampled[request] = []  # its prefill is not finished
                 continue
-            token = next_token(known, self.stop_every.get(row.request, 0))
+            token = next_token(known, self.stop_every.get(request, 0))
             token += 1000 if wrong else 0
             known.append(token)
-            step.sampled[row.request] = [token]
+            sampled[request] = [token]
+        step.sampled = sampled
 
     def execute(self, step: Launched) -> Any:
         """The step's result as a ModelRunnerOutput, with what transfers have to report."""
@@ -179,8 +183,8 @@ class Device:
             report = self._report(KVConnectorOutput(), step.index)
         return ModelRunnerOutput(
             req_ids=ids,
-            req_id_to_index={id: i for i, id in enumerate(ids)},
-            sampled_token_ids=[list(step.sampled[id]) for id in ids],
+            req_id_to_index={request: i for i, request in enumerate(ids)},
+            sampled_token_ids=[list(step.sampled[request]) for request in ids],
             kv_connector_output=report,
         )
 
@@ -221,9 +225,16 @@ class Device:
         self, kind: str, request: str, blocks: list[int], source: Any, job: int | None
     ) -> None:
         prefix = f"{kind}/{request}/"
-        ordinal = 1 + sum(id.startswith(prefix) for id in self._transfers)
+        ordinal = 1 + sum(known.startswith(prefix) for known in self._transfers)
         transfer = Transfer(
-            f"{prefix}{ordinal}", kind.upper(), request, blocks, source, job, self._steps - 1
+            f"{prefix}{ordinal}",
+            kind.upper(),
+            request,
+            blocks,
+            source,
+            job,
+            self._steps - 1,
+            self.kv.root,
         )
         self._transfers[transfer.id] = transfer
         if job is not None:
@@ -248,7 +259,9 @@ class Device:
             for i, block in enumerate(blocks[:good]):
                 if isinstance(source, tuple):
                     start, end = source
-                    chain = self.kv.prefixes.chain(self.prompts[transfer.request][:end])
+                    chain = self.kv.prefixes.chain(
+                        self.prompts[transfer.request][:end], transfer.root
+                    )
                     first = (start // size + i) * size
                     content = list(self.kv.content(block))
                     for position in range(max(first, start), min(first + size, end)):
@@ -293,11 +306,6 @@ class Device:
     def duplicate(self, transfer: str) -> None:
         """An ended transfer is reported once more."""
         self._reports.append((self._transfers[transfer], ()))
-
-    def discard(self) -> None:
-        """The cache's memory is given back: every block holds garbage."""
-        for block in range(self.settings.blocks + 1):
-            self.kv.spoil(block)
 
     # What is observed.
     def transfers(self) -> tuple[TransferView, ...]:
