@@ -1,0 +1,178 @@
+"""The lifecycle checked against itself: every count from the holds, every container from the state.
+
+Run after each operation in the tests and with `check` on; it reads only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..statemachine.lanes import in_flight
+from ..statemachine.request import container
+from ..statemachine.states import (
+    FINISHED,
+    IN_BLOCKED,
+    IN_RUNNING,
+    IN_WAITING,
+    LOAD,
+    PREEMPTED,
+    QUARANTINED,
+    RUNNING,
+    UNKNOWN,
+    WAITING_FOR_REMOTE_KVS,
+    RequestState,
+)
+
+if TYPE_CHECKING:
+    from .lifecycle import Lifecycle
+
+
+def audit(lifecycle: Lifecycle) -> None:
+    """Raise AssertionError that names what does not agree."""
+    _counts(lifecycle)
+    _pool_and_index(lifecycle)
+    _containers(lifecycle)
+    _facts(lifecycle)
+    _transfers(lifecycle)
+    _steps(lifecycle)
+
+
+def _counts(lifecycle: Lifecycle) -> None:
+    """S1: a block's count is the number of holds that cover it; each hold has it once."""
+    ledger = lifecycle.ledger
+    expected = np.zeros(ledger.num_blocks, dtype=np.int64)
+    quarantined = np.zeros(ledger.num_blocks, dtype=np.int64)
+    for row in lifecycle.known_rows():
+        _add(expected, lifecycle.table(row), f"REQUEST hold of {lifecycle.id_of(row)!r}")
+        beyond = lifecycle.view.tables[row, lifecycle.view.covered[row] :]
+        assert (beyond == -1).all(), f"{lifecycle.id_of(row)!r} has a table beyond its hold"
+    for step, holds in ledger.step_holds.items():
+        assert in_flight(step, lifecycle.processed), f"a STEP hold of step {step} was not ended"
+        for hold in holds:
+            _add(expected, hold.blocks, f"STEP hold of {hold.owner!r}")
+    writing = bytearray(ledger.num_blocks)
+    for number, record in lifecycle.transfers.items():
+        _add(expected, record.blocks, f"hold of transfer {number}")
+        if record.state == QUARANTINED:
+            quarantined[record.blocks] += 1
+        if record.kind == LOAD:
+            for block in record.blocks.tolist():
+                writing[block] = 1
+    wrong = np.flatnonzero(expected != ledger.counts)
+    assert not wrong.size, (
+        f"block {wrong[0]}: count {ledger.counts[wrong[0]]}, {expected[wrong[0]]} holds cover it"
+    )
+    assert np.array_equal(quarantined, ledger.quarantined), "quarantine miscounted"
+    assert writing == ledger.being_written, "being_written differs from the loads"
+    assert int(np.count_nonzero(quarantined)) == ledger.quarantined_blocks
+    assert lifecycle.engine.quarantined == ledger.quarantined_blocks
+
+
+def _add(expected: np.ndarray, blocks: np.ndarray, owner: str) -> None:  # type: ignore[type-arg]
+    assert len(set(blocks.tolist())) == len(blocks), f"{owner} covers a block twice"
+    expected[blocks] += 1
+
+
+def _pool_and_index(lifecycle: Lifecycle) -> None:
+    """A block is free exactly when nobody holds it; what can be hit has one key."""
+    ledger = lifecycle.ledger
+    pool, index = ledger.pool, ledger.index
+    free = 0
+    for block in range(ledger.num_blocks):
+        held = int(ledger.counts[block])
+        assert held >= 0, f"block {block} has count {held}"
+        assert pool.is_free(block) == (held == 0), f"block {block}: count {held}, pool disagrees"
+        free += held == 0
+        if index.is_cached(block):
+            key = index.key_of(block)
+            assert key is not None
+            assert index.block_of(key) == block, f"block {block} is not found by its key"
+            assert not ledger.being_written[block], f"block {block} is a hit and is being written"
+            assert not ledger.quarantined[block], f"block {block} is a hit in quarantine"
+    assert pool.free == free, f"the pool counts {pool.free} free blocks of {free}"
+    for block in pool.eviction_order():
+        assert index.is_cached(block), f"block {block} is in eviction order and no hit"
+    assert len(index) == sum(index.is_cached(block) for block in range(ledger.num_blocks))
+
+
+def _containers(lifecycle: Lifecycle) -> None:
+    """S5: every request is in exactly the container that its state says."""
+    places: dict[int, list[int]] = {row: [] for row in lifecycle.known_rows()}
+    for row in lifecycle.waiting:
+        places[row].append(IN_WAITING)
+    for row in lifecycle.running:
+        places[row].append(IN_RUNNING)
+    for row in lifecycle.blocked:
+        places[row].append(IN_BLOCKED)
+    finished = set(lifecycle.finished)
+    for row, found in places.items():
+        state = lifecycle.state_of(row)
+        name = f"{lifecycle.id_of(row)!r} in {RequestState(state).name}"
+        assert state != UNKNOWN, f"{name} is listed"
+        assert found == ([] if state in FINISHED else [container(state)]), f"{name}: {found}"
+        assert (row in finished) == (state in FINISHED), name
+    listed = list(lifecycle.running) + list(lifecycle.waiting)
+    view = lifecycle.view
+    for rows in (list(lifecycle.running), list(lifecycle.waiting)):
+        order = [(int(view.priority[row]), int(view.arrival[row])) for row in rows]
+        assert order == sorted(order), "a container is out of order"
+    assert len(set(listed)) == len(listed)
+    empty = np.ones(len(view.state), dtype=bool)
+    empty[lifecycle.known_rows()] = False
+    assert not view.state[empty].any(), "a row of no request has a state"
+    assert not view.covered[empty].any(), "a row of no request has a hold"
+
+
+def _facts(lifecycle: Lifecycle) -> None:
+    """S4: state and facts agree."""
+    view = lifecycle.view
+    size = lifecycle.block_size
+    for row in lifecycle.known_rows():
+        name = f"{lifecycle.id_of(row)!r} {view.facts(row)}"
+        state, covered = lifecycle.state_of(row), int(view.covered[row])
+        computed, written = int(view.computed[row]), int(view.written[row])
+        hashed = int(view.hashed[row])
+        if state == RUNNING or state == WAITING_FOR_REMOTE_KVS:
+            assert covered > 0, f"not resident: {name}"
+        if state == PREEMPTED or state in FINISHED:
+            assert covered == 0, f"resident: {name}"
+        if covered == 0:
+            assert computed == written == hashed == 0, f"computed without blocks: {name}"
+        assert hashed * size <= written <= computed <= covered * size, f"out of order: {name}"
+        waits = int(view.waits_for[row])
+        assert (waits > 0) == (state == WAITING_FOR_REMOTE_KVS), f"waits wrongly: {name}"
+        if waits:
+            assert lifecycle.transfers[waits].open, f"waits for what has ended: {name}"
+            assert row in lifecycle.transfers[waits].waiters, f"is no waiter: {name}"
+        if state not in FINISHED:
+            assert 0 < lifecycle.length(row) <= lifecycle.config.max_model_len, name
+        if computed > lifecycle.length(row):
+            ahead = computed - lifecycle.length(row)
+            assert ahead < view.expects[row] or ahead <= lifecycle.in_flight, f"too far: {name}"
+    reserved = int(view.reserved.sum())
+    assert lifecycle.free_for() == lifecycle.ledger.pool.free - reserved
+    assert lifecycle.free_for() >= 0, "more is reserved than is free"
+
+
+def _transfers(lifecycle: Lifecycle) -> None:
+    """A transfer counts its waiters; each of them waits for it."""
+    for number, record in lifecycle.transfers.items():
+        assert record.facts.waiters == len(record.waiters), f"transfer {number} miscounts"
+        for row in record.waiters:
+            assert int(lifecycle.view.waits_for[row]) == number, f"transfer {number}: {row}"
+
+
+def _steps(lifecycle: Lifecycle) -> None:
+    """What is launched and not processed is listed; `expects` counts what it will deliver."""
+    steps = lifecycle.steps_in_flight
+    numbers = list(range(lifecycle.processed + 1, lifecycle.launched + 1))
+    assert [step.step for step in steps] == numbers, "steps in flight are listed wrongly"
+    expected = np.zeros_like(lifecycle.view.expects)
+    for step in steps:
+        for row, samples in zip(step.rows.tolist(), step.samples.tolist(), strict=True):
+            live = lifecycle.state_of(row) in (RUNNING, PREEMPTED)
+            if samples and live and step.step > int(lifecycle.view.stale_step[row]):
+                expected[row] += 1
+    assert np.array_equal(expected, lifecycle.view.expects), "expects differs from the steps"

@@ -1,0 +1,91 @@
+"""The facts of all requests as columns: one int64 array [fact, row], and its read-only views.
+
+Steady decoding works on whole columns; an event loads one row into a slot record, lets the
+declaration decide on it, and stores it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.facts import RequestFacts
+
+Int64Array = npt.NDArray[np.int64]
+
+#: The facts in the order of the first axis.
+FACTS: tuple[str, ...] = tuple(RequestFacts.KINDS)
+STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELIVERED = (
+    FACTS.index(name)
+    for name in (
+        "state", "covered", "newest_step", "stale_step", "computed", "written", "hashed",
+        "prompt", "delivered",
+    )
+)  # fmt: skip
+
+
+def _make_loader() -> Callable[[Any, Sequence[int]], None]:
+    """`record.a, record.b, … = values`, written out for the declared facts.
+
+    A loop of setattr costs ten times as much, and events are loaded by the ten thousand.
+    """
+    scope: dict[str, Any] = {}
+    targets = ", ".join(f"r.{name}" for name in FACTS)
+    exec(f"def load(r, values):\n    {targets} = values\n", scope)
+    loader: Callable[[Any, Sequence[int]], None] = scope["load"]
+    return loader
+
+
+#: Set every fact of a record from a sequence in the order of FACTS.
+load_facts = _make_loader()
+#: Every fact of a record, in the order of FACTS.
+facts_of: Callable[[Any], tuple[int, ...]] = attrgetter(*FACTS)
+
+
+class BatchView:
+    """The facts of all rows as read-only columns, int64 [rows]: a write raises ValueError.
+
+    A row is a request's index; rows of no request have state UNKNOWN and zeros. The arrays are
+    replaced when the engine makes room for more requests: read them from here each time.
+    """
+
+    state: Int64Array
+    covered: Int64Array
+    newest_step: Int64Array
+    stale_step: Int64Array
+    computed: Int64Array
+    written: Int64Array
+    hashed: Int64Array
+    prompt: Int64Array
+    delivered: Int64Array
+    turn_start: Int64Array
+    waits_for: Int64Array
+    reserved: Int64Array
+    loads_failed: Int64Array
+    queued_chunks: Int64Array
+    queued_tokens: Int64Array
+    input_open: Int64Array
+    resumable: Int64Array
+    priority: Int64Array
+    arrival: Int64Array
+    expects: Int64Array  # sampled tokens that launched steps will still deliver
+    limit: Int64Array  # length of the sequence at which the present turn ends
+    tables: npt.NDArray[np.int32]  # [rows, w] block ids; -1 beyond `covered`
+    tokens: npt.NDArray[np.int32]  # [rows, model length] prompt, output and chunks in order
+    counts: Int64Array  # [blocks] holds on each block
+
+    def facts(self, row: int) -> dict[str, int]:
+        """A row's facts by name, zeros left out."""
+        values = ((name, int(getattr(self, name)[row])) for name in FACTS)
+        return {name: value for name, value in values if value}
+
+
+def read_only(array: npt.NDArray[Any]) -> Any:
+    """A view of the array through which nothing can be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

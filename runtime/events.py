@@ -1,0 +1,429 @@
+"""Events of requests: the declaration decides on one record, then its hold commands are done.
+
+`fire` is the only way in which a request's facts change outside the lanes. The method of an event
+says what the event has to be told; what the declaration's ask calls `fresh` or `free` is worked
+out here from the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.answers import (
+    ANSWER_MASK,
+    COMMAND_MASK,
+    GO,
+    HAND_OVER,
+    IGNORE,
+    MAKE_HITS,
+    NOT_NOW,
+    REJECT,
+    RELEASE,
+    ROW_SHIFT,
+    STOP_WAITING,
+    TAKE,
+    TRIM,
+    WAIT,
+    Answer,
+)
+from ..statemachine.engine import ENGINE
+from ..statemachine.facts import Ask, EngineAsk, RequestFacts
+from ..statemachine.request import REQUEST
+from ..statemachine.states import (
+    ABORT,
+    ADD,
+    ADMIT,
+    CHUNK,
+    CLOSE_INPUT,
+    DEADLINE,
+    ERROR,
+    FORGET,
+    GRAMMAR_FAILED,
+    GRAMMAR_READY,
+    GROW,
+    PREEMPT,
+    RECLAIM,
+    RESET_PENDING,
+    STOP,
+    TRIM as TRIM_EVENT,
+    UNKNOWN,
+    WAITING,
+    WAITING_FOR_STREAMING_REQ,
+    WEIGHTS_CHANGED,
+    EngineEvent,
+    RequestEvent,
+)
+from .columns import facts_of, load_facts
+from .holds import StepHold
+from .state import LifecycleState
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class Outcome(int):
+    """What became of an event: the code that the declaration returned, to be asked by name."""
+
+    @property
+    def answer(self) -> Answer:
+        """GO, NOT_NOW, IGNORE or REJECT."""
+        return Answer(self & ANSWER_MASK)
+
+    @property
+    def went(self) -> bool:
+        """Whether it happened."""
+        return self & ANSWER_MASK == GO
+
+    @property
+    def not_now(self) -> bool:
+        """Legal, but blocks, tier or engine do not allow it yet."""
+        return self & ANSWER_MASK == NOT_NOW
+
+    @property
+    def row(self) -> int:
+        """The number of the table's row that decided."""
+        return self >> ROW_SHIFT
+
+
+def _make_blank(kind: type[Any]) -> Callable[[Any], None]:
+    """`x.a = x.b = … = 0`, written out: what the last event was told must not be left."""
+    scope: dict[str, Any] = {}
+    targets = " = ".join(f"x.{name}" for name in kind.KINDS)
+    exec(f"def blank(x):\n    {targets} = 0\n", scope)
+    blank: Callable[[Any], None] = scope["blank"]
+    return blank
+
+
+_blank = _make_blank(Ask)
+_blank_engine = _make_blank(EngineAsk)
+_DISPATCH = REQUEST.dispatch
+_WIDTH = REQUEST.width
+
+#: Told of each transition when a trace is written: machine, subject, event, facts before,
+#: engine's facts before, ask, code, source, dest.
+Witness = Callable[
+    [str, str, int, dict[str, int], dict[str, int], dict[str, int], int, int, int], None
+]
+
+
+class RequestEvents(LifecycleState):
+    """The request machine on the columns."""
+
+    #: Who writes the trace, if anybody does.
+    witness: Witness | None = None
+
+    # --- what an event is told ------------------------------------------------------------------
+
+    def add(
+        self,
+        request_id: str,
+        tokens: Int32Array,
+        *,
+        resumable: bool = False,
+        priority: int = 0,
+        salt: bytes = b"",
+        grammar: bool = False,
+    ) -> int:
+        """Take a request in and return its row, in WAITING, _GRAMMAR or FINISHED_IGNORED.
+
+        Raises RefusedError for an empty prompt or an id that is live or not yet forgotten.
+        """
+        known = self._row_of.get(request_id)
+        if known is not None:
+            self._ask_blank().tokens = len(tokens)
+            self.fire(known, ADD)  # the table rejects it
+            raise AssertionError("an id that is known was added")
+        self._arrivals += 1
+        x = self._ask_blank()
+        x.tokens = len(tokens)
+        x.resumable = resumable
+        x.priority = priority
+        x.arrival = self._arrivals
+        x.grammar = grammar
+        row = self._take_row()
+        self._ids[row] = request_id
+        try:
+            self.fire(row, ADD)
+        except BaseException:
+            self._ids[row] = ""
+            self._free_rows.append(row)
+            raise
+        self._row_of[request_id] = row
+        self._salts[row] = salt
+        if self._facts[0, row] in _TAKEN_IN:
+            self._tokens[row, : len(tokens)] = tokens
+        return row
+
+    def admit(self, row: int, hits: Sequence[int] = (), new: int = 0) -> Outcome:
+        """Run it: its hold covers `hits`, which are published prefix blocks, and `new` others."""
+        self._ask_for_blocks(row, hits, new)
+        return self.fire(row, ADMIT)
+
+    def grow(self, row: int, new: int) -> Outcome:
+        """Its table grows by `new` blocks."""
+        self._ask_for_blocks(row, (), new)
+        return self.fire(row, GROW)
+
+    def trim(self, row: int, blocks: int) -> Outcome:
+        """Its table is cut to `blocks` blocks."""
+        self._ask_blank().blocks = blocks
+        return self.fire(row, TRIM_EVENT)
+
+    def preempt(self, row: int, *, allowed: bool = False, forced: bool = False) -> Outcome:
+        """It lets go and recomputes later: allowed by the policy, or forced by a reset or sleep."""
+        x = self._ask_blank()
+        x.allowed = allowed
+        x.forced = forced
+        return self.fire(row, PREEMPT)
+
+    def reclaim(self, row: int) -> Outcome:
+        """A parked or waiting request lets go of its blocks and keeps its tokens."""
+        self._ask_blank()
+        return self.fire(row, RECLAIM)
+
+    def abort(self, row: int) -> Outcome:
+        """The client gives up on it."""
+        self._ask_blank()
+        return self.fire(row, ABORT)
+
+    def error(self, row: int) -> Outcome:
+        """It cannot go on."""
+        self._ask_blank()
+        return self.fire(row, ERROR)
+
+    def deadline(self, row: int) -> Outcome:
+        """The time for what it waits for is over."""
+        self._ask_blank().expired = True
+        return self.fire(row, DEADLINE)
+
+    def grammar_ready(self, row: int) -> Outcome:
+        """Its grammar is compiled."""
+        self._ask_blank()
+        return self.fire(row, GRAMMAR_READY)
+
+    def grammar_failed(self, row: int) -> Outcome:
+        """Its grammar cannot be compiled."""
+        self._ask_blank()
+        return self.fire(row, GRAMMAR_FAILED)
+
+    def stop(self, row: int, step: int, reason: int, *, at_limit: bool = False) -> Outcome:
+        """Its turn or life is over by what `step` sampled; a queued chunk starts the next turn.
+
+        `reason` is a FINISHED_* state; at_limit: the model's or the whole pool's length is
+        reached, so that no further turn can come.
+        """
+        x = self._ask_blank()
+        x.step = step
+        x.reason = reason
+        x.at_limit = at_limit
+        queued = self._queued[row]
+        if queued:
+            x.tokens = len(queued[0])
+        outcome = self.fire(row, STOP)
+        if outcome.went:
+            self._expects[row] = 0
+            state = self._facts[0, row]
+            if state == WAITING:
+                self._append(row, queued.popleft())
+            elif state != WAITING_FOR_STREAMING_REQ:
+                queued.clear()
+        return outcome
+
+    def chunk(self, row: int, tokens: Int32Array) -> Outcome:
+        """A session's next input: it starts a turn, or waits for the present one to end.
+
+        Raises RefusedError when the session's input is closed, or the chunk empty or too long.
+        """
+        self._ask_blank().tokens = len(tokens)
+        parked = self._facts[0, row] == WAITING_FOR_STREAMING_REQ
+        outcome = self.fire(row, CHUNK)
+        if parked:
+            self._append(row, tokens)
+        else:
+            self._queued[row].append(tokens)
+        return outcome
+
+    def close_input(self, row: int) -> Outcome:
+        """No more input comes. Raises RefusedError for what is not a session."""
+        self._ask_blank()
+        return self.fire(row, CLOSE_INPUT)
+
+    def forget(self, row: int, *, idle: bool) -> Outcome:
+        """Its record goes, and the id may be used again. idle: no hold or transfer is left."""
+        self._ask_blank().idle = idle
+        outcome = self.fire(row, FORGET)
+        if outcome.went:
+            del self._row_of[self._ids[row]]
+            self._ids[row] = ""
+            self._salts[row] = self._roots[row] = b""
+            self._keys[row] = []
+            self._history[row].clear()
+            self._queued[row].clear()
+            self._limit[row] = 0
+            self._free_rows.append(row)
+        return outcome
+
+    def set_limit(self, row: int, length: int) -> None:
+        """The sequence's length at which the present turn ends: no step is launched beyond it."""
+        self._limit[row] = length
+
+    def engine_event(self, event: int, **ask: int) -> Outcome:
+        """An event of the engine's machine. Raises RefusedError when the table rejects it."""
+        e, x = self._engine, self._engine_ask
+        _blank_engine(x)
+        for name, value in ask.items():
+            setattr(x, name, value)
+        source = e.mode
+        before = e.as_dict() if self.witness else {}
+        code = ENGINE.dispatch[source * ENGINE.width + event](e, x)
+        if self.witness:
+            self.witness("engine", "", event, before, {}, x.as_dict(), code, source, e.mode)
+        answer = code & ANSWER_MASK
+        if answer == GO:
+            self.moves += 1
+            if event == WEIGHTS_CHANGED:
+                self._new_epoch()
+        elif answer == IGNORE:
+            self.ignored["engine." + EngineEvent(event).name.lower()] += 1
+        elif answer == REJECT:
+            raise ENGINE.refusal(code, "engine", source, event)
+        return Outcome(code)
+
+    # --- carrying out ---------------------------------------------------------------------------
+
+    def fire(self, row: int, event: int) -> Outcome:
+        """Let the table decide on the event for the request in `row`, and do what it says.
+
+        What the event is told stands in the ask. Raises RefusedError when the table rejects it.
+        """
+        r, e, x = self._record, self._engine, self._ask
+        load_facts(r, self._facts[:, row].tolist())
+        source, covered, hashed, reserved = r.state, r.covered, r.hashed, r.reserved
+        waited_for = r.waits_for
+        before = r.as_dict() if self.witness else None
+        code = _DISPATCH[source * _WIDTH + event](r, e, x)
+        if before is not None and self.witness:
+            self.witness(
+                "request", self._ids[row], event, before, e.as_dict(), x.as_dict(), code, source,
+                r.state,
+            )  # fmt: skip
+        answer = code & ANSWER_MASK
+        if answer != GO:
+            if answer == REJECT:
+                raise REQUEST.refusal(code, self._ids[row], source, event)
+            if answer == IGNORE:
+                self.ignored["request." + RequestEvent(event).name.lower()] += 1
+            return Outcome(code)
+        self._facts[:, row] = facts_of(r)
+        self._reserved += r.reserved - reserved
+        self.moves += 1
+        self._history[row].append((self.clock(), event, source, r.state, code))
+        state = r.state
+        if state != source:
+            self._move(row, r, source)
+            if state in _ENDS:
+                self._expects[row] = 0
+        commands = code & COMMAND_MASK
+        if commands:
+            self._carry_out(row, commands, covered, hashed, waited_for)
+        return Outcome(code)
+
+    def _carry_out(
+        self, row: int, commands: int, covered: int, hashed: int, waited_for: int
+    ) -> None:
+        """Do the hold commands of an event; `covered` and `hashed` are those before it."""
+        r = self._record
+        if commands & (RELEASE | HAND_OVER):
+            blocks = self._tables[row, :covered].copy()
+            self._tables[row, :covered] = -1
+            if commands & RELEASE:
+                self.ledger.release(blocks)
+            else:
+                self.ledger.hand_over(
+                    StepHold(r.newest_step, self._ids[row], blocks, self.clock())
+                )
+        elif commands & TRIM:
+            cut = self._tables[row, r.covered : covered].copy()
+            self._tables[row, r.covered : covered] = -1
+            self.ledger.release(cut)
+        elif commands & TAKE:
+            self._take(row, covered)
+        if commands & MAKE_HITS and r.hashed > hashed:
+            self._publish(row, hashed, r.hashed)
+        if commands & WAIT:
+            self._join_transfer(row, r.waits_for)
+        if commands & STOP_WAITING:
+            self._leave_transfer(row, waited_for)
+
+    def _take(self, row: int, covered: int) -> None:
+        """The hold covers the hits and new blocks that the event was asked for."""
+        if covered == 0:
+            self._held_since[row] = self.clock()
+        hits, new = self._hits, self._new
+        at = covered
+        if hits:
+            self.ledger.acquire(hits)
+            self._tables[row, at : at + len(hits)] = hits
+            at += len(hits)
+        if new:
+            last = int(self._tables[row, at - 1]) if at else -1
+            self._tables[row, at : at + new] = self.ledger.take_fresh(new, last)
+
+    def _publish(self, row: int, first: int, end: int) -> None:
+        """Blocks `first` to `end` of the request's table become hits."""
+        keys = self.keys(row, end)
+        width = self.block_size
+        tokens = self._tokens[row, first * width : end * width].tobytes()
+        table = self._tables[row, first:end].tolist()
+        parent = keys[first - 1] if first else self.root(row)
+        for number, block in enumerate(table):
+            key = keys[first + number]
+            start = 4 * number * width
+            self.ledger.publish(block, key, parent, tokens[start : start + 4 * width])
+            parent = key
+
+    def _append(self, row: int, tokens: Int32Array) -> None:
+        """A chunk joins the sequence; the record already counts it."""
+        end = self.length(row)
+        self._tokens[row, end - len(tokens) : end] = tokens
+
+    def _new_epoch(self) -> None:
+        """The weights are others: every key, in every tier, starts from another root."""
+        self.ledger.drop_cached()
+        for row in self._row_of.values():
+            self._keys[row] = []
+            self._roots[row] = b""
+
+    def _join_transfer(self, row: int, transfer: int) -> None:
+        raise NotImplementedError
+
+    def _leave_transfer(self, row: int, transfer: int) -> None:
+        raise NotImplementedError
+
+    # --- asks -----------------------------------------------------------------------------------
+
+    _hits: Sequence[int] = ()
+    _new: int = 0
+
+    def _ask_blank(self) -> Ask:
+        x = self._ask
+        _blank(x)
+        return x
+
+    def _ask_for_blocks(self, row: int, hits: Sequence[int], new: int) -> Ask:
+        """Say which blocks the hold is to cover, and how many of them leave the free pool."""
+        x = self._ask_blank()
+        counts = self.ledger.counts
+        x.blocks = len(hits) + new
+        x.hits = len(hits)
+        x.fresh = new + (len(hits) - int(np.count_nonzero(counts[hits])) if hits else 0)
+        x.free = self.free_for(row)
+        self._hits, self._new = hits, new
+        return x
+
+
+_TAKEN_IN = (1, 2)
+_ENDS = (7, 8, 9, 10, 11, 12)

@@ -1,0 +1,184 @@
+"""Who holds which block: the counts, the pool that follows from them, and the STEP holds.
+
+A block's count is the number of holds that cover it. REQUEST holds are the requests' block
+tables, LOAD and STORE holds the transfers' records; only what was handed over to a launched step
+is listed here. One hold covers a block at most once, but several may: releases of more than one
+hold count duplicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.lanes import acquired, released
+from .columns import Int64Array
+from .pool import BlockPool
+from .prefix import PrefixIndex
+
+
+@dataclass(frozen=True, slots=True)
+class StepHold:
+    """The blocks of a request that let go while a launched step still touched them."""
+
+    step: int
+    owner: str  # the request's id
+    blocks: npt.NDArray[np.int32]
+    since: float
+
+
+class BlockLedger:
+    """Counts and what they decide: which blocks are free, and which may be hit."""
+
+    def __init__(self, num_blocks: int, compares_tokens: bool) -> None:
+        self.num_blocks = num_blocks
+        self.counts: Int64Array = np.zeros(num_blocks, dtype=np.int64)
+        self.being_written = bytearray(num_blocks)
+        self.quarantined: Int64Array = np.zeros(num_blocks, dtype=np.int64)
+        self.quarantined_blocks = 0
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(num_blocks, compares_tokens)
+        self.step_holds: dict[int, list[StepHold]] = {}
+        #: (key, block) in the order of publication, for the stores; None: nobody asks.
+        self.published: list[tuple[bytes, int]] | None = None
+
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks that can be hit, held or not."""
+        return len(self.index)
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def take_fresh(self, wanted: int, after: int = -1) -> list[int]:
+        """Hand out free blocks for new content: count 1, no longer a hit."""
+        blocks, evicted = self.pool.take(wanted, after)
+        if evicted:
+            self.index.drop(blocks[wanted - evicted :])
+        if wanted == 1:
+            self.counts[blocks[0]] = 1
+        else:
+            self.counts[blocks] = 1
+        return blocks
+
+    def take_one_each(self, after: Sequence[int]) -> list[int]:
+        """One fresh block for each of several growing tables, next to its last block if free."""
+        blocks = []
+        for last in after:
+            taken, evicted = self.pool.take(1, last)
+            if evicted:
+                self.index.drop(taken)
+            blocks.append(taken[0])
+        self.counts[blocks] = 1
+        return blocks
+
+    def acquire(self, blocks: Sequence[int]) -> None:
+        """One hold more covers each of these blocks, all different."""
+        if not blocks:
+            return
+        ids = np.asarray(blocks)
+        before = self.counts[ids]
+        self.counts[ids] = acquired(before, 1)
+        if not before.all():
+            self.pool.remove(ids[before == 0].tolist())
+
+    # --- letting go -----------------------------------------------------------------------------
+
+    def release(self, blocks: npt.NDArray[np.int32]) -> None:
+        """One hold, which covers these blocks in the order of its table, ends.
+
+        What becomes free goes back with its tail first: a prefix is worth more than its end.
+        """
+        after = released(self.counts[blocks], 1)
+        self.counts[blocks] = after
+        self._free(blocks[after == 0][::-1].tolist())
+
+    def release_many(self, holds: Sequence[npt.NDArray[np.int32]]) -> None:
+        """Several holds end in this order. A block may be covered by more than one of them."""
+        if len(holds) == 1:
+            self.release(holds[0])
+            return
+        if not holds:
+            return
+        # Released one after the other, each with its tail first; a block becomes free with the
+        # last hold on it, so of its several places in the list only the last one counts.
+        every = np.concatenate([blocks[::-1] for blocks in holds])
+        times = np.bincount(every, minlength=self.num_blocks)
+        self.counts[:] = released(self.counts, times)
+        last_first = every[::-1]
+        _, first_seen = np.unique(last_first, return_index=True)
+        order = last_first[np.sort(first_seen)][::-1]
+        self._free(order[self.counts[order] == 0].tolist())
+
+    def _free(self, blocks: list[int]) -> None:
+        is_cached = self.index.is_cached
+        cached = [block for block in blocks if is_cached(block)]
+        if len(cached) == len(blocks):
+            self.pool.put_cached(cached)
+            return
+        self.pool.put_uncached([block for block in blocks if not is_cached(block)])
+        self.pool.put_cached(cached)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def hand_over(self, hold: StepHold) -> None:
+        """A REQUEST hold becomes a STEP hold: no count changes."""
+        self.step_holds.setdefault(hold.step, []).append(hold)
+
+    def end_step(self, step: int) -> None:
+        """The results of a step are processed: its STEP holds end."""
+        holds = self.step_holds.pop(step, None)
+        if holds:
+            self.release_many([hold.blocks for hold in holds])
+
+    def promised(self) -> int:
+        """Blocks that only STEP holds cover: they will be free without anybody letting go."""
+        if not self.step_holds:
+            return 0
+        every = np.concatenate(
+            [hold.blocks for holds in self.step_holds.values() for hold in holds]
+        )
+        times = np.bincount(every, minlength=self.num_blocks)
+        return int(np.count_nonzero((times > 0) & (times == self.counts)))
+
+    # --- prefixes -------------------------------------------------------------------------------
+
+    def publish(self, block: int, key: bytes, parent: bytes, tokens: bytes) -> None:
+        """The block's content is complete: others can hit it, unless its key has a block."""
+        if self.being_written[block] or self.quarantined[block] or self.index.is_cached(block):
+            return
+        if self.index.publish(block, key, parent, tokens) and self.published is not None:
+            self.published.append((key, block))
+
+    def drop_cached(self) -> int:
+        """Every prefix that no hold keeps is forgotten. Returns how many blocks that were."""
+        dropped = self.pool.drop_cached()
+        self.index.drop(dropped)
+        return len(dropped)
+
+    # --- transfers ------------------------------------------------------------------------------
+
+    def begin_writing(self, blocks: Iterable[int]) -> None:
+        """A load writes these blocks from now on: none of them can be published."""
+        for block in blocks:
+            self.being_written[block] = 1
+
+    def end_writing(self, blocks: Iterable[int]) -> None:
+        """The load has ended."""
+        for block in blocks:
+            self.being_written[block] = 0
+
+    def quarantine(self, blocks: npt.NDArray[np.int32]) -> None:
+        """Nobody can say who touches these blocks: no hit, and never handed out."""
+        before = self.quarantined[blocks]
+        self.quarantined[blocks] = acquired(before, 1)
+        self.quarantined_blocks += int(np.count_nonzero(before == 0))
+        self.index.drop(blocks.tolist())
+
+    def end_quarantine(self, blocks: npt.NDArray[np.int32]) -> None:
+        """The confirmation came after all; the hold on them ends next."""
+        after = released(self.quarantined[blocks], 1)
+        self.quarantined[blocks] = after
+        self.quarantined_blocks -= int(np.count_nonzero(after == 0))

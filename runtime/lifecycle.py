@@ -1,0 +1,182 @@
+"""The lifecycle: the only owner of writable state, with events, lanes, transfers and holds.
+
+Four layers, one file each, read in this order:
+
+    state.py             what is known: columns, tables, tokens, containers
+    events.py            request events: the declaration decides, hold commands are done
+    transfer_records.py  transfers: their holds, waiters and quarantine
+    steps.py             lanes: launching and settling steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..statemachine.reset import (
+    CLIENT,
+    NO_EVENT,
+    forced_event,
+    request_ends_by,
+    request_refuses,
+    transfer_refuses,
+)
+from ..statemachine.states import (
+    LOAD,
+    PREEMPT,
+    QUARANTINED,
+    RESET,
+    HoldKind,
+    RequestState,
+)
+from .api import Holder
+from .audit import audit
+from .steps import LaunchedStep, Settled, StepLanes, Stop
+from .transfer_records import TransferRecord
+
+__all__ = ["LaunchedStep", "Lifecycle", "Settled", "Stop", "TransferRecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDecision:
+    """What a reset did to the device: done, or refused by these holders with nothing changed."""
+
+    refused_by: tuple[Holder, ...] = ()
+    dropped: int = 0  # cached blocks forgotten
+    let_go: tuple[int, ...] = ()  # rows that were preempted or reclaimed for it
+
+    @property
+    def done(self) -> bool:
+        """Whether the device has no earlier prefix left."""
+        return not self.refused_by
+
+
+class Lifecycle(StepLanes):
+    """Requests, blocks, transfers and steps of one engine. Not thread-safe: one loop owns it."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether lanes are repeated event by event."""
+        return self.config.check or self.witness is not None
+
+    def check(self) -> None:
+        """Recompute every count from the holds and every container from the states.
+
+        Raises AssertionError that names the first thing that does not agree.
+        """
+        audit(self)
+
+    def _after(self) -> None:
+        if self.config.check:
+            audit(self)
+
+    # --- holds ----------------------------------------------------------------------------------
+
+    def resident_rows(self) -> list[int]:
+        """The rows whose requests have a REQUEST hold: running in order, waiting, then blocked."""
+        covered = self.view.covered
+        rows = [*self._running, *self._waiting, *self._blocked]
+        return [row for row in rows if covered[row] > 0]
+
+    def holds(self) -> list[Holder]:
+        """Every hold: who keeps how many blocks, since when, and how it ends."""
+        now = self.clock()
+        held = [self._request_holder(row, now) for row in self.resident_rows()]
+        for holds in self.ledger.step_holds.values():
+            for hold in holds:
+                held.append(
+                    Holder(
+                        kind=HoldKind.STEP.name,
+                        owner=str(hold.step),
+                        state="LAUNCHED",
+                        blocks=len(hold.blocks),
+                        since=hold.since,
+                        age=now - hold.since,
+                        force_would_let_go=True,
+                    )
+                )
+        held.extend(self._transfer_holder(record, now) for record in self._transfers.values())
+        return held
+
+    def hold_counts(self) -> dict[str, int]:
+        """How many holds there are, by kind."""
+        kinds = [record.kind for record in self._transfers.values()]
+        return {
+            "REQUEST": len(self.resident_rows()),
+            "STEP": sum(len(holds) for holds in self.ledger.step_holds.values()),
+            "LOAD": sum(kind == LOAD for kind in kinds),
+            "STORE": sum(kind != LOAD for kind in kinds),
+        }
+
+    def holds_left(self) -> int:
+        """How many holds there are, quarantine apart."""
+        quarantined = sum(record.state == QUARANTINED for record in self._transfers.values())
+        return sum(self.hold_counts().values()) - quarantined
+
+    def _request_holder(self, row: int, now: float) -> Holder:
+        state = self.state_of(row)
+        return Holder(
+            kind=HoldKind.REQUEST.name,
+            owner=self._ids[row],
+            state=RequestState(state).name,
+            blocks=int(self.view.covered[row]),
+            since=self._held_since[row],
+            age=now - self._held_since[row],
+            ends_by="client" if request_ends_by(state) == CLIENT else "itself",
+            force_would_let_go=forced_event(state) != NO_EVENT,
+        )
+
+    def _transfer_holder(self, record: TransferRecord, now: float) -> Holder:
+        return Holder(
+            kind=HoldKind(record.kind).name,
+            owner=str(record.number),
+            state=self.describe_transfer(record),
+            blocks=len(record.blocks),
+            since=record.since,
+            age=now - record.since,
+            quarantined=record.state == QUARANTINED,
+        )
+
+    # --- reset ----------------------------------------------------------------------------------
+
+    def refusing(self, force: bool) -> tuple[Holder, ...]:
+        """Who refuses a reset now: every holder, or with `force` only transfers and their waiters.
+
+        The caller has processed the launched steps, so there is no STEP hold.
+        """
+        now = self.clock()
+        transfers = [
+            self._transfer_holder(record, now)
+            for record in self._transfers.values()
+            if transfer_refuses(record.state)
+        ]
+        requests = [
+            self._request_holder(row, now)
+            for row in self.resident_rows()
+            if request_refuses(self.state_of(row), True, force)
+        ]
+        return (*transfers, *requests)
+
+    def reset(self, force: bool) -> ResetDecision:
+        """Forget every cached prefix of the device, or change nothing and say who refuses.
+
+        No step may be in flight. With `force` the running requests are preempted, last first,
+        so that they come back in order, and waiting and parked ones reclaimed.
+        """
+        assert not self.in_flight, "a reset processes the launched steps first"
+        self.engine_event(RESET)
+        refused_by = self.refusing(force)
+        if refused_by:
+            return ResetDecision(refused_by)
+        let_go = self.let_go_of_all() if force else ()
+        return ResetDecision(dropped=self.ledger.drop_cached(), let_go=let_go)
+
+    def let_go_of_all(self) -> tuple[int, ...]:
+        """What a forced reset does to its holders, before anything is dropped."""
+        running = list(self._running)[::-1]
+        others = [row for row in self.resident_rows() if self.state_of(row) != RequestState.RUNNING]
+        for row in running:
+            assert forced_event(self.state_of(row)) == PREEMPT
+            self.preempt(row, forced=True)
+        for row in others:
+            self.reclaim(row)
+        return (*running, *others)

@@ -1,0 +1,101 @@
+"""The free blocks, in the order in which they are handed out.
+
+Never-cached blocks go first, in adjacent runs where there are any; then cached ones, the longest
+free first, so that what was let go last can still be hit.
+
+    uncached   bytearray, one byte a block: 1 = free, and nothing in it can be hit
+    cached     OrderedDict in eviction order: free, but still a hit
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+
+class BlockPool:
+    """Which blocks are free. Whoever calls `put` or `remove` answers for the counts."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._uncached = bytearray(b"\1") * num_blocks
+        # Never resized, so a numpy view of it is safe.
+        self._map = np.frombuffer(self._uncached, dtype=np.uint8)
+        self._uncached_free = num_blocks
+        self._cached: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds, cached or not."""
+        return self._uncached_free + len(self._cached)
+
+    @property
+    def uncached_free(self) -> int:
+        """Free blocks that hold nothing that can be hit."""
+        return self._uncached_free
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds the block."""
+        return self._uncached[block] == 1 or block in self._cached
+
+    def eviction_order(self) -> Iterator[int]:
+        """The cached free blocks, the next to be evicted first."""
+        return iter(self._cached)
+
+    def take(self, wanted: int, after: int = -1) -> tuple[list[int], int]:
+        """Hand out free blocks, and say how many of them, at the end, were still cached.
+
+        `after`: the block that the new ones should follow, -1 for none. The caller has checked
+        that there are enough.
+        """
+        if wanted == 1 and after >= 0 and after + 1 < self.num_blocks and self._uncached[after + 1]:
+            self._uncached[after + 1] = 0
+            self._uncached_free -= 1
+            return [after + 1], 0
+        uncached = min(wanted, self._uncached_free)
+        blocks = self._take_uncached(uncached, after) if uncached else []
+        evicted = wanted - uncached
+        for _ in range(evicted):
+            blocks.append(self._cached.popitem(last=False)[0])
+        return blocks, evicted
+
+    def _take_uncached(self, wanted: int, after: int) -> list[int]:
+        run = b"\1" * wanted
+        if after >= 0 and self._uncached[after + 1 : after + 1 + wanted] == run:
+            first = after + 1
+        else:
+            first = self._uncached.find(run)
+        self._uncached_free -= wanted
+        if first >= 0:
+            self._uncached[first : first + wanted] = bytes(wanted)
+            return list(range(first, first + wanted))
+        # Fragmented: a search for shorter and shorter runs costs milliseconds on a large pool.
+        found = np.flatnonzero(self._map)[:wanted]
+        self._map[found] = 0
+        blocks: list[int] = found.tolist()
+        return blocks
+
+    def remove(self, blocks: Iterable[int]) -> None:
+        """Take these blocks, cached and free, out of the pool: they are hits."""
+        for block in blocks:
+            del self._cached[block]
+
+    def put_uncached(self, blocks: Sequence[int]) -> None:
+        """These blocks are free and hold nothing that can be hit."""
+        for block in blocks:
+            self._uncached[block] = 1
+        self._uncached_free += len(blocks)
+
+    def put_cached(self, blocks: Iterable[int]) -> None:
+        """These blocks are free and can still be hit; the first of them is evicted first."""
+        for block in blocks:
+            self._cached[block] = None
+
+    def drop_cached(self) -> list[int]:
+        """No free block can be hit any more. Returns those that could."""
+        dropped = list(self._cached)
+        self._cached.clear()
+        self.put_uncached(dropped)
+        return dropped

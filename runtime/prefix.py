@@ -1,0 +1,132 @@
+"""Which block holds which prefix: chained hashes of full blocks, and the index of what can be hit.
+
+The hash of a block is over the hash of the block before it and its own tokens; the root of the
+chain is a digest of all that makes KV what it is (model, dtype, block size, salt, weights). So
+one key stands for a whole prefix, in every tier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+import blake3
+import xxhash
+
+Digest = Callable[[bytes], bytes]
+
+
+def _blake3(data: bytes) -> bytes:
+    return blake3.blake3(data).digest()
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+#: By name. xxh3_128 is fast but no cryptographic hash: on a device hit the tokens are compared
+#: as well. Where tenants may attack each other, choose another or give each tenant a salt.
+HASHES: dict[str, Digest] = {
+    "xxh3_128": xxhash.xxh3_128_digest,
+    "blake3": _blake3,
+    "sha256": _sha256,
+}
+
+
+class BlockHasher:
+    """Makes the keys of one model's blocks; the epoch of the weights is part of their root."""
+
+    def __init__(self, algorithm: str, model_digest: str, dtype: str, block_size: int) -> None:
+        if algorithm not in HASHES:
+            raise ValueError(f"hash_algorithm {algorithm!r}; known are {', '.join(HASHES)}")
+        self._digest = HASHES[algorithm]
+        self.compares_tokens = algorithm == "xxh3_128"
+        self.block_bytes = 4 * block_size
+        self._model = (algorithm, model_digest, dtype, block_size)
+
+    def root(self, salt: bytes, epoch: int) -> bytes:
+        """What a chain starts from: differs for every salt and every epoch of the weights."""
+        return hashlib.sha256(repr((self._model, salt, epoch)).encode()).digest()
+
+    def extend(self, keys: list[bytes], root: bytes, tokens: bytes) -> None:
+        """Append the keys of the full blocks in `tokens`, int32 little-endian, to `keys`."""
+        digest, width = self._digest, self.block_bytes
+        parent = keys[-1] if keys else root
+        for start in range(0, len(tokens) - width + 1, width):
+            parent = digest(parent + tokens[start : start + width])
+            keys.append(parent)
+
+
+class PrefixIndex:
+    """The published blocks by key. A key has one block, a block at most one key."""
+
+    def __init__(self, num_blocks: int, compares_tokens: bool) -> None:
+        self._compares = compares_tokens
+        self._block: dict[bytes, int] = {}
+        self._key: list[bytes | None] = [None] * num_blocks
+        self._parent: list[bytes | None] = [None] * num_blocks
+        self._tokens: list[bytes | None] = [None] * num_blocks
+
+    def __len__(self) -> int:
+        return len(self._block)
+
+    def key_of(self, block: int) -> bytes | None:
+        """The key under which the block can be hit, or None."""
+        return self._key[block]
+
+    def block_of(self, key: bytes) -> int | None:
+        """The block that can be hit under the key, or None."""
+        return self._block.get(key)
+
+    def is_cached(self, block: int) -> bool:
+        """Whether the block can be hit."""
+        return self._key[block] is not None
+
+    def match(self, keys: Sequence[bytes], root: bytes, tokens: bytes, most: int) -> list[int]:
+        """The blocks of the longest published prefix, at most `most` of them.
+
+        `keys` start behind `root`; `tokens` are those that they cover, int32 little-endian.
+        """
+        blocks: list[int] = []
+        find = self._block.get
+        for key in keys[:most]:
+            block = find(key)
+            if block is None:
+                break
+            blocks.append(block)
+        if self._compares and blocks:
+            return self._verified(keys, root, tokens, blocks)
+        return blocks
+
+    def _verified(
+        self, keys: Sequence[bytes], root: bytes, tokens: bytes, blocks: list[int]
+    ) -> list[int]:
+        """The leading blocks that really hold these tokens after the same parent."""
+        width = len(tokens) // len(keys)
+        parent = root
+        for number, block in enumerate(blocks):
+            start = number * width
+            if self._tokens[block] != tokens[start : start + width]:
+                return blocks[:number]
+            if self._parent[block] != parent:
+                return blocks[:number]
+            parent = keys[number]
+        return blocks
+
+    def publish(self, block: int, key: bytes, parent: bytes, tokens: bytes) -> bool:
+        """The block can be hit under the key. False when another block has it already."""
+        if self._block.setdefault(key, block) != block:
+            return False
+        self._key[block] = key
+        if self._compares:
+            self._parent[block] = parent
+            self._tokens[block] = tokens
+        return True
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """These blocks cannot be hit any more; those that could not are passed over."""
+        for block in blocks:
+            key = self._key[block]
+            if key is not None:
+                del self._block[key]
+                self._key[block] = self._parent[block] = self._tokens[block] = None

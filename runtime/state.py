@@ -1,0 +1,286 @@
+"""Everything that the lifecycle knows, in one place: columns, tables, tokens, holds, containers.
+
+Only the classes that build on this one write to it: events (`events.py`), transfers
+(`transfer_records.py`) and lanes (`steps.py`), joined in `lifecycle.py`. Everybody else reads
+`view`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.facts import Ask, EngineAsk, EngineFacts, RequestFacts, TransferAsk
+from ..statemachine.request import container
+from ..statemachine.states import (
+    ACTIVE,
+    FINISHED,
+    IN_BLOCKED,
+    IN_RUNNING,
+    IN_WAITING,
+    UNKNOWN,
+)
+from .api import EngineConfig
+from .columns import FACTS, STATE, BatchView, Int64Array, read_only
+from .containers import SortedRows
+from .holds import BlockLedger
+from .prefix import BlockHasher
+
+#: How many transitions of a request are remembered for /debug/requests.
+HISTORY = 64
+
+#: (time, event, source, dest, code): one remembered transition.
+HistoryEntry = tuple[float, int, int, int, int]
+
+
+class LifecycleState:
+    """The facts and what follows from them. A request is known by its row."""
+
+    def __init__(
+        self, config: EngineConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.block_size = config.block_size
+        self.table_width = min(-(-config.max_model_len // config.block_size), config.num_blocks)
+        self.hasher = BlockHasher(
+            config.hash_algorithm, config.model_digest, config.dtype, config.block_size
+        )
+        self.ledger = BlockLedger(config.num_blocks, self.hasher.compares_tokens)
+        self.view = BatchView()
+        self._engine = EngineFacts(
+            mode=ACTIVE,
+            weights_resident=1,
+            cache_resident=1,
+            steps_ahead=config.steps_in_flight,
+            block_size=config.block_size,
+            pool_blocks=config.num_blocks,
+            model_length=config.max_model_len,
+            loads_limit=config.loads_limit,
+        )
+        self._record = RequestFacts()
+        self._ask = Ask()
+        self._transfer_ask = TransferAsk()
+        self._engine_ask = EngineAsk()
+
+        self._waiting = SortedRows()
+        self._running = SortedRows()
+        self._blocked: dict[int, None] = {}
+        #: Rows that are finished and not yet forgotten.
+        self._finished: dict[int, None] = {}
+        self._row_of: dict[str, int] = {}
+        self._arrivals = 0
+        #: Sum of the column `reserved`: blocks promised to those whose prefix is being loaded.
+        self._reserved = 0
+        #: Signals and calls that were ignored, by machine and event.
+        self.ignored: Counter[str] = Counter()
+        #: Transitions so far: what the watchdog compares to see whether work moves.
+        self.moves = 0
+
+        self._facts: Int64Array = np.zeros((len(FACTS), 0), dtype=np.int64)
+        self._expects: Int64Array = np.zeros(0, dtype=np.int64)
+        self._limit: Int64Array = np.zeros(0, dtype=np.int64)
+        self._tables: npt.NDArray[np.int32] = np.full((0, self.table_width), -1, dtype=np.int32)
+        self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
+        self._ids: list[str] = []
+        self._salts: list[bytes] = []
+        self._roots: list[bytes] = []
+        self._keys: list[list[bytes]] = []
+        self._held_since: list[float] = []
+        self._history: list[deque[HistoryEntry]] = []
+        self._queued: list[deque[npt.NDArray[np.int32]]] = []
+        self._free_rows: list[int] = []
+        self._make_room(64)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> EngineFacts:
+        """A copy of the engine's record."""
+        return EngineFacts(**self._engine.as_dict())
+
+    @property
+    def processed(self) -> int:
+        """The newest step whose results are processed."""
+        return self._engine.processed
+
+    @property
+    def launched(self) -> int:
+        """The newest step launched."""
+        return self._engine.launched
+
+    @property
+    def mode(self) -> int:
+        """The engine's mode."""
+        return self._engine.mode
+
+    @property
+    def running(self) -> SortedRows:
+        """The rows in RUNNING, in the policy's order."""
+        return self._running
+
+    @property
+    def waiting(self) -> SortedRows:
+        """The rows in WAITING and PREEMPTED, in the policy's order."""
+        return self._waiting
+
+    @property
+    def blocked(self) -> dict[int, None]:
+        """The rows that wait for an outside party."""
+        return self._blocked
+
+    @property
+    def finished(self) -> dict[int, None]:
+        """The rows that are finished and not forgotten."""
+        return self._finished
+
+    @property
+    def live(self) -> int:
+        """How many requests are not finished."""
+        return len(self._waiting) + len(self._running) + len(self._blocked)
+
+    def row_of(self, request_id: str) -> int | None:
+        """The row of a request that is known, finished or not."""
+        return self._row_of.get(request_id)
+
+    def id_of(self, row: int) -> str:
+        """The id of the request in a row."""
+        return self._ids[row]
+
+    def state_of(self, row: int) -> int:
+        """The state of the request in a row."""
+        return int(self._facts[STATE, row])
+
+    def known_rows(self) -> list[int]:
+        """The rows of all requests, in the order in which their ids became known."""
+        return list(self._row_of.values())
+
+    def history_of(self, row: int) -> list[HistoryEntry]:
+        """The last transitions of a request, oldest first. Lanes are not among them."""
+        return list(self._history[row])
+
+    def length(self, row: int) -> int:
+        """How many tokens of the request's sequence are known."""
+        return int(self.view.prompt[row] + self.view.delivered[row])
+
+    def table(self, row: int) -> npt.NDArray[np.int32]:
+        """The blocks that the request's hold covers, int32 [covered], read-only."""
+        blocks: npt.NDArray[np.int32] = self.view.tables[row, : self.view.covered[row]]
+        return blocks
+
+    def sequence(self, row: int) -> npt.NDArray[np.int32]:
+        """Every known token of the request, int32 [length], read-only."""
+        tokens: npt.NDArray[np.int32] = self.view.tokens[row, : self.length(row)]
+        return tokens
+
+    def free_for(self, row: int = -1) -> int:
+        """Blocks free beyond what is reserved for requests other than this one."""
+        own = int(self.view.reserved[row]) if row >= 0 else 0
+        return self.ledger.pool.free - self._reserved + own
+
+    def keys(self, row: int, blocks: int) -> list[bytes]:
+        """The keys of the request's first full blocks, at least that many of them."""
+        keys = self._keys[row]
+        if len(keys) < blocks:
+            start = len(keys) * self.block_size
+            tokens = self._tokens[row, start : blocks * self.block_size].tobytes()
+            self.hasher.extend(keys, self.root(row), tokens)
+        return keys
+
+    def root(self, row: int) -> bytes:
+        """What the request's chain of keys starts from."""
+        root = self._roots[row]
+        if not root:
+            root = self._roots[row] = self.hasher.root(self._salts[row], self._engine.epoch)
+        return root
+
+    def hits(self, row: int) -> list[int]:
+        """The published blocks that begin with the request's tokens; the last token is never hit.
+
+        A step has to compute at least one token to sample the next.
+        """
+        most = (self.length(row) - 1) // self.block_size
+        if most <= 0:
+            return []
+        keys = self.keys(row, most)[:most]
+        tokens = self._tokens[row, : most * self.block_size].tobytes()
+        return self.ledger.index.match(keys, self.root(row), tokens, most)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _take_row(self) -> int:
+        if not self._free_rows:
+            self._make_room(2 * len(self._ids))
+        return self._free_rows.pop()
+
+    def _make_room(self, rows: int) -> None:
+        """Columns for that many rows; views handed out before show the old ones."""
+        old = len(self._ids)
+        facts = np.zeros((len(FACTS), rows), dtype=np.int64)
+        facts[:, :old] = self._facts
+        tables = np.full((rows, self.table_width), -1, dtype=np.int32)
+        tables[:old] = self._tables
+        # Zeroed memory that nobody has touched costs nothing, so rows may be long.
+        tokens = np.zeros((rows, self.config.max_model_len), dtype=np.int32)
+        for row in self._row_of.values():
+            length = self.length(row)
+            tokens[row, :length] = self._tokens[row, :length]
+        more = np.zeros(rows - old, dtype=np.int64)
+        self._facts, self._tables, self._tokens = facts, tables, tokens
+        self._expects = np.concatenate([self._expects, more])
+        self._limit = np.concatenate([self._limit, more])
+        for _ in range(rows - old):
+            self._ids.append("")
+            self._salts.append(b"")
+            self._roots.append(b"")
+            self._keys.append([])
+            self._held_since.append(0.0)
+            self._history.append(deque(maxlen=HISTORY))
+            self._queued.append(deque())
+        self._free_rows.extend(range(rows - 1, old - 1, -1))
+        self._refresh_view()
+
+    def _refresh_view(self) -> None:
+        for number, name in enumerate(FACTS):
+            setattr(self.view, name, read_only(self._facts[number]))
+        self.view.expects = read_only(self._expects)
+        self.view.limit = read_only(self._limit)
+        self.view.tables = read_only(self._tables)
+        self.view.tokens = read_only(self._tokens)
+        self.view.counts = read_only(self.ledger.counts)
+
+    # --- containers -----------------------------------------------------------------------------
+
+    def _move(self, row: int, record: Any, source: int) -> None:
+        """The state has changed: the request goes into the container that the new one says."""
+        self._leave(row, record, source)
+        state = record.state
+        if state in FINISHED:
+            self._finished[row] = None
+            return
+        where = container(state)
+        if where == IN_WAITING:
+            self._waiting.add(record.priority, record.arrival, row)
+        elif where == IN_RUNNING:
+            self._running.add(record.priority, record.arrival, row)
+        elif where == IN_BLOCKED:
+            self._blocked[row] = None
+
+    def _leave(self, row: int, record: Any, source: int) -> None:
+        if source == UNKNOWN:
+            return
+        if source in FINISHED:
+            del self._finished[row]
+            return
+        where = container(source)
+        if where == IN_WAITING:
+            self._waiting.remove(record.priority, record.arrival, row)
+        elif where == IN_RUNNING:
+            self._running.remove(record.priority, record.arrival, row)
+        elif where == IN_BLOCKED:
+            del self._blocked[row]

@@ -1,0 +1,236 @@
+"""Lanes: launching and settling a device step for all of its requests in a few array calls.
+
+Steady decoding changes nothing but counters, so no event is fired for it: `launch` is GROW and
+LAUNCH, `settle` is PUBLISH and OUTPUT, for many rows at once, by the declaration's own lanes.
+With `check` on, or while a trace is written, each call is replayed through the events on copied
+records and compared (`replay.py`).
+
+The order within `settle(N)` is part of the contract: the step counts as processed; what it wrote
+is published; what it sampled is delivered; turns that end by it stop; then the STEP holds of N
+end. Whoever is admitted afterwards meets nothing of it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.lanes import advance, fresh_output, length
+from ..statemachine.states import (
+    ERROR,
+    LAUNCH_STEP,
+    OUTPUT,
+    PREEMPTED,
+    PUBLISH,
+    RUNNING,
+    STEP_PROCESSED,
+)
+from .columns import (
+    COMPUTED,
+    COVERED,
+    DELIVERED,
+    HASHED,
+    NEWEST_STEP,
+    PROMPT,
+    STALE_STEP,
+    STATE,
+    WRITTEN,
+    Int64Array,
+)
+from .replay import LaneReplay
+from .transfer_records import TransferEvents
+
+Int32Array = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step that the device executes, row after row in the order of its batch."""
+
+    step: int
+    rows: Int64Array  # [n]
+    starts: Int64Array  # [n] position of the first token computed
+    counts: Int64Array  # [n] tokens computed
+    samples: BoolArray  # [n] whether a token is sampled after the last position
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A turn that ends by what a step sampled. `reason` is a FINISHED_* state."""
+
+    row: int
+    reason: int
+    at_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a processed step delivered, and which requests it ended."""
+
+    step: int
+    rows: Int64Array  # [m] requests that were given a token, in the order of the batch
+    tokens: Int32Array  # [m] the token
+    lengths: Int64Array  # [m] length of the sequence with it
+    stopped: tuple[Stop, ...] = ()
+    failed: tuple[int, ...] = ()  # rows that the step's failure has ended
+
+
+#: Looks at what was delivered and says whose turn ends by it.
+Judge = Callable[[Int64Array, Int32Array, Int64Array], Iterable[Stop]]
+
+
+def _nobody_stops(rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
+    return ()
+
+
+class StepLanes(TransferEvents):
+    """Launch and settle on whole columns."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._steps: dict[int, LaunchedStep] = {}
+
+    @property
+    def steps_in_flight(self) -> list[LaunchedStep]:
+        """The steps that are launched and not processed, oldest first."""
+        return list(self._steps.values())
+
+    @property
+    def in_flight(self) -> int:
+        """How many steps are launched and not processed."""
+        return len(self._steps)
+
+    def launch(
+        self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
+    ) -> LaunchedStep | None:
+        """Launch the next step: `tokens` tokens of each row, whose tables grow by `new_blocks`.
+
+        The rows are RUNNING, all different; the blocks are free; each grown hold covers the
+        tokens. None when the engine starts no step now.
+        """
+        if not self.engine_event(LAUNCH_STEP).went:
+            return None
+        step = self._engine.launched
+        facts = self._facts
+        replay = LaneReplay(self, rows) if self.replays else None
+        if new_blocks.any():
+            self._grow(rows, new_blocks)
+        starts = facts[COMPUTED, rows]
+        ends = advance(starts, tokens)
+        facts[COMPUTED, rows] = ends
+        facts[NEWEST_STEP, rows] = step
+        expects = self._expects[rows]
+        samples = ends == length(facts[PROMPT, rows], facts[DELIVERED, rows]) + expects
+        self._expects[rows] = expects + samples
+        launched = LaunchedStep(step, rows, starts, tokens, samples)
+        self._steps[step] = launched
+        self.moves += 1
+        if replay is not None:
+            replay.launched(step, tokens, new_blocks)
+        return launched
+
+    def _grow(self, rows: Int64Array, new_blocks: Int64Array) -> None:
+        facts, tables, ledger = self._facts, self._tables, self.ledger
+        growing = np.flatnonzero(new_blocks)
+        grown = rows[growing]
+        more = new_blocks[growing]
+        covered = facts[COVERED, grown]
+        last = tables[grown, covered - 1].tolist()
+        if (more == 1).all():
+            tables[grown, covered] = ledger.take_one_each(last)
+        else:
+            for row, at, after, count in zip(
+                grown.tolist(), covered.tolist(), last, more.tolist(), strict=True
+            ):
+                tables[row, at : at + count] = ledger.take_fresh(count, after)
+        facts[COVERED, grown] = advance(covered, more)
+
+    def settle(
+        self,
+        step: int,
+        sampled: Int32Array,
+        failed: Iterable[int] = (),
+        judge: Judge = _nobody_stops,
+    ) -> Settled:
+        """Process the oldest launched step: `sampled` has a token for each of its rows, or -1.
+
+        `failed` rows get no token and end in FINISHED_ERROR. `judge` is shown what is delivered
+        and says whose turn ends.
+        """
+        launched = self._steps[step]
+        outcome = self.engine_event(STEP_PROCESSED, step=step)
+        assert outcome.went, f"step {step} is not the oldest one in flight"
+        del self._steps[step]
+        facts = self._facts
+        rows = launched.rows
+        failed = tuple(failed)
+        replay = LaneReplay(self, rows) if self.replays else None
+
+        counts = fresh_output(step, facts[STALE_STEP, rows])
+        if failed:
+            counts &= ~np.isin(rows, failed)
+        writes = counts & (facts[COVERED, rows] > 0)
+        state = facts[STATE, rows]
+        outputs = counts & launched.samples & (sampled >= 0)
+        outputs &= (state == RUNNING) | (state == PREEMPTED)
+        all_write, all_output = writes.all(), outputs.all()
+        self._written(
+            rows if all_write else rows[writes],
+            launched.counts if all_write else launched.counts[writes],
+        )
+        out_rows = rows if all_output else rows[outputs]
+        out_tokens = sampled if all_output else sampled[outputs]
+        lengths = self._deliver(out_rows, out_tokens)
+        if replay is not None:
+            failing = np.isin(rows, failed)
+            replay.settled(step, launched, writes, outputs)
+            replay.skipped(step, ~(writes | failing), PUBLISH, launched.counts)
+            silent = ~(outputs | failing) & launched.samples
+            replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
+
+        stopped = tuple(judge(out_rows, out_tokens, lengths))
+        for stop in stopped:
+            self.stop(stop.row, step, stop.reason, at_limit=stop.at_limit)
+        ended = []
+        for row in failed:
+            if counts_for(self, row, step):
+                self._ask_blank()
+                if self.fire(row, ERROR).went:
+                    ended.append(row)
+        self.ledger.end_step(step)
+        return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
+
+    def _written(self, rows: Int64Array, tokens: Int64Array) -> None:
+        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits."""
+        facts = self._facts
+        written = advance(facts[WRITTEN, rows], tokens)
+        facts[WRITTEN, rows] = written
+        full = written // self.block_size
+        hashed = facts[HASHED, rows]
+        filled = np.flatnonzero(full > hashed)
+        if filled.size:
+            facts[HASHED, rows[filled]] = full[filled]
+            changed = (rows[filled].tolist(), hashed[filled].tolist(), full[filled].tolist())
+            for row, first, end in zip(*changed, strict=True):
+                self._publish(row, first, end)
+
+    def _deliver(self, rows: Int64Array, tokens: Int32Array) -> Int64Array:
+        """OUTPUT for all: one token each joins the sequence. Returns the lengths with it."""
+        facts = self._facts
+        delivered = facts[DELIVERED, rows]
+        lengths: Int64Array = length(facts[PROMPT, rows], delivered)
+        self._tokens[rows, lengths] = tokens
+        facts[DELIVERED, rows] = advance(delivered, 1)
+        self._expects[rows] -= 1
+        return lengths + 1
+
+
+def counts_for(lanes: StepLanes, row: int, step: int) -> bool:
+    """Whether a step's failure still concerns the request in that row."""
+    return bool(fresh_output(step, int(lanes.view.stale_step[row])))
+

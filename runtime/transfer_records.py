@@ -1,0 +1,383 @@
+"""The lifecycle's side of transfers: their records, holds, waiters and quarantine.
+
+What a transfer does to blocks and requests is decided here, by the declaration's transfer table;
+when one is started, polled, leased or cancelled is the transfer manager's business
+(`runtime/transfers/`), which calls:
+
+    admit_loading / admit_joining   a request starts a load of its prefix, or joins one
+    start_store                     published blocks are copied out
+    transfer(number, event, …)      BEGIN, LAND, FAIL, CANCEL, FENCE, GIVE_UP, LEASE_OVER
+    take_unwaited()                 loads that nobody waits for any more, to be cancelled
+    transfers, open_transfers()     the records, read-only by convention
+
+Ending a transfer and telling its waiters is one action: no request ever waits for a transfer that
+has ended. A record is gone as soon as the transfer has ended; signals for it are then ignored by
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.answers import (
+    ANSWER_MASK,
+    COMMAND_MASK,
+    GO,
+    IGNORE,
+    QUARANTINE,
+    REJECT,
+    RELEASE,
+    ROW_SHIFT,
+)
+from ..statemachine.facts import TransferAsk, TransferFacts
+from ..statemachine.policy import cancel_unwaited
+from ..statemachine.reset import transfer_refuses
+from ..statemachine.states import (
+    ABSENT,
+    ADMIT_REMOTE,
+    FAILED,
+    FENCED,
+    IN_FLIGHT,
+    JOIN,
+    LANDED,
+    LEAVE,
+    LOAD,
+    QUARANTINED,
+    QUEUED,
+    RETIRE,
+    START,
+    STORE,
+    TRANSFER_FAILED,
+    TRANSFER_LANDED,
+    TransferEvent,
+    TransferState,
+)
+from ..statemachine.transfer import TRANSFER
+from .columns import COVERED
+from .events import Outcome, RequestEvents, _blank, _make_blank
+
+Int32Array = npt.NDArray[np.int32]
+
+_blank_transfer = _make_blank(TransferAsk)
+_DISPATCH = TRANSFER.dispatch
+_WIDTH = TRANSFER.width
+
+
+@dataclass(slots=True)
+class TransferRecord:
+    """One transfer: its facts, its hold and those who wait for it. Written by the lifecycle."""
+
+    number: int
+    facts: TransferFacts
+    keys: tuple[bytes, ...]  # of its blocks, in order
+    blocks: Int32Array  # the device blocks that it writes (LOAD) or reads (STORE)
+    since: float  # when its hold was taken
+    first: int = 0  # LOAD: place of its first block in the waiters' tables
+    owner: str = ""  # LOAD: the id of the request that started it
+    waiters: dict[int, int] = field(default_factory=dict)  # row -> device hits before its share
+
+    @property
+    def state(self) -> int:
+        """A TransferState."""
+        return self.facts.state
+
+    @property
+    def kind(self) -> int:
+        """LOAD or STORE."""
+        return self.facts.kind
+
+    @property
+    def joinable(self) -> bool:
+        """Whether a request may still come to wait for it."""
+        return self.facts.state == QUEUED or self.facts.state == IN_FLIGHT
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended: quarantine is an end."""
+        return transfer_refuses(self.facts.state)
+
+
+class TransferEvents(RequestEvents):
+    """The transfer machine, and the request events that belong to it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._transfers: dict[int, TransferRecord] = {}
+        self._transfer_numbers = 0
+        self._unwaited: list[int] = []
+        #: key -> (transfer, its block): prefixes that are being loaded and can be joined.
+        self._loading: dict[bytes, tuple[int, int]] = {}
+        #: Whether a request whose load failed is failed as well, instead of recomputing.
+        self._failure_is_fatal = self.config.load_failure_policy == "fail"
+        #: Every transfer whose hold has not ended, by number.
+        self.transfers: Mapping[int, TransferRecord] = MappingProxyType(self._transfers)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def open_transfers(self) -> list[TransferRecord]:
+        """Those that have not ended, oldest first."""
+        return [record for record in self._transfers.values() if record.open]
+
+    def joinable_load(self, row: int, hits: int) -> tuple[int, list[int]]:
+        """A load under way that brings more of the request's prefix, with the blocks to share.
+
+        `hits` blocks of it are on the device. Returns the transfer's number, 0 for none.
+        """
+        if not self._loading:
+            return 0, []
+        most = (self.length(row) - 1) // self.block_size
+        keys = self.keys(row, most)
+        number, shared = 0, []
+        for key in keys[hits:most]:
+            found = self._loading.get(key)
+            if found is None or (number and found[0] != number):
+                break
+            number = found[0]
+            shared.append(found[1])
+        return number, shared
+
+    def take_unwaited(self) -> list[int]:
+        """The loads that nobody waits for any more since the last call: cancel them."""
+        unwaited, self._unwaited = self._unwaited, []
+        return [number for number in unwaited if number in self._transfers]
+
+    def owns_open_transfer(self, request_id: str) -> bool:
+        """Whether a load that this request started has not ended."""
+        return any(
+            record.owner == request_id and record.open for record in self._transfers.values()
+        )
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def admit_loading(
+        self, row: int, hits: Sequence[int], keys: Sequence[bytes], reserve: int
+    ) -> tuple[Outcome, int]:
+        """Start a load of the prefix blocks `keys`, which follow on `hits`, for a request.
+
+        Takes a fresh block for each key; `reserve` more are promised to the request, so that it
+        can run afterwards. Returns the outcome, and the transfer's number if it went: the caller
+        hands `transfers[number]` to the connector.
+        """
+        facts = TransferFacts()
+        code = self._try_start(facts, LOAD, unshared=True)
+        if code & ANSWER_MASK != GO:
+            return Outcome(code), 0
+        number = self._transfer_numbers + 1
+        covered = int(self._facts[COVERED, row])
+        self._ask_for_blocks(row, hits, len(keys))
+        outcome = self._ask_remote(row, number, covered + len(hits) + len(keys), reserve, facts)
+        if not outcome.went:
+            return outcome, 0
+        return outcome, number
+
+    def admit_joining(
+        self, row: int, hits: Sequence[int], number: int, shared: Sequence[int], reserve: int
+    ) -> Outcome:
+        """A request waits for a load that is under way and brings the blocks `shared` of it."""
+        self._ask_for_blocks(row, [*hits, *shared], 0)
+        # Blocks that are still being written are covered, but they are no hits.
+        self._ask.hits = len(hits)
+        covered = int(self._facts[COVERED, row]) + len(hits) + len(shared)
+        return self._ask_remote(row, number, covered, reserve, None)
+
+    def start_store(self, keys: Sequence[bytes], blocks: Sequence[int]) -> int:
+        """Take a STORE hold on published blocks, in QUEUED. Returns 0 when not now.
+
+        The caller hands `transfers[number]` to the connector. Raises RefusedError when a block
+        is not published under its key.
+        """
+        facts = TransferFacts()
+        index = self.ledger.index
+        published = all(
+            index.key_of(block) == key for key, block in zip(keys, blocks, strict=True)
+        )
+        code = self._try_start(facts, STORE, published=published)
+        if code & ANSWER_MASK != GO:
+            return 0
+        return self._begin_transfer(facts, tuple(keys), blocks)
+
+    def _ask_remote(
+        self, row: int, number: int, covers: int, reserve: int, starting: TransferFacts | None
+    ) -> Outcome:
+        x = self._ask
+        x.transfer = number
+        record = self._transfers.get(number)
+        x.joinable = starting is not None or (record is not None and record.joinable)
+        x.reserve = reserve
+        x.remote_tokens = covers * self.block_size
+        self._starting = starting
+        return self.fire(row, ADMIT_REMOTE)
+
+    _starting: TransferFacts | None = None
+
+    def _try_start(self, facts: TransferFacts, kind: int, **truths: bool) -> int:
+        x = self._transfer_ask
+        _blank_transfer(x)
+        x.kind = kind
+        for name, value in truths.items():
+            setattr(x, name, value)
+        code = _DISPATCH[ABSENT * _WIDTH + START](facts, self._engine, x)
+        if code & ANSWER_MASK == REJECT:
+            raise TRANSFER.refusal(code, "new", ABSENT, START)
+        if code & ANSWER_MASK == GO:
+            self._ask_of_start = x.as_dict()
+        return code
+
+    def _begin_transfer(
+        self, facts: TransferFacts, keys: tuple[bytes, ...], blocks: Sequence[int]
+    ) -> int:
+        """The TAKE of a transfer that starts: its hold covers the blocks."""
+        self._transfer_numbers += 1
+        number = self._transfer_numbers
+        record = TransferRecord(
+            number, facts, keys, np.array(blocks, dtype=np.int32), self.clock()
+        )
+        self._transfers[number] = record
+        self.ledger.acquire(blocks)
+        if facts.kind == LOAD:
+            self.ledger.begin_writing(blocks)
+        self.moves += 1
+        if self.witness:
+            started = TransferFacts().as_dict()
+            code = GO | _row_that_starts() << ROW_SHIFT
+            self.witness(
+                "transfer", str(number), START, started, self._engine.as_dict(),
+                self._ask_of_start, code, ABSENT, facts.state,
+            )  # fmt: skip
+        return number
+
+    # --- waiters --------------------------------------------------------------------------------
+
+    def _join_transfer(self, row: int, transfer: int) -> None:
+        """The WAIT of an admission; a load that starts with it takes its own hold first."""
+        covered = int(self._facts[COVERED, row])
+        if self._starting is not None:
+            facts, self._starting = self._starting, None
+            first = covered - self._new
+            blocks = self._tables[row, first:covered].tolist()
+            keys = tuple(self.keys(row, covered)[first:covered])
+            assert self._begin_transfer(facts, keys, blocks) == transfer
+            record = self._transfers[transfer]
+            record.first = first
+            record.owner = self._ids[row]
+            for key, block in zip(keys, blocks, strict=True):
+                self._loading[key] = (transfer, block)
+            hits = first
+        else:
+            record = self._transfers[transfer]
+            hits = self._ask.hits
+        record.waiters[row] = hits
+        _blank_transfer(self._transfer_ask)
+        outcome = self._fire_transfer(record, JOIN)
+        assert outcome.went
+
+    def _leave_transfer(self, row: int, transfer: int) -> None:
+        record = self._transfers.get(transfer)
+        if record is None or row not in record.waiters:
+            return
+        del record.waiters[row]
+        _blank_transfer(self._transfer_ask)
+        self._fire_transfer(record, LEAVE)
+        facts = record.facts
+        if record.joinable and cancel_unwaited(facts.kind == LOAD, facts.waiters):
+            self._unwaited.append(transfer)
+
+    # --- signals --------------------------------------------------------------------------------
+
+    def transfer(
+        self, number: int, event: int, *, valid_blocks: int = 0, expired: bool = False
+    ) -> Outcome | None:
+        """An event of a transfer, from its connector or its lease.
+
+        valid_blocks: of a load that fails, how many of its leading blocks hold what they should.
+        A load that ends tells its waiters at once. Returns None when nobody knows the number:
+        the signal is counted as ignored.
+        """
+        record = self._transfers.get(number)
+        if record is None:
+            self.ignored["transfer." + TransferEvent(event).name.lower()] += 1
+            return None
+        _blank_transfer(self._transfer_ask)
+        self._transfer_ask.expired = expired
+        outcome = self._fire_transfer(record, event)
+        if not outcome.went:
+            return outcome
+        if not record.joinable and record.kind == LOAD:
+            for key in record.keys:
+                self._loading.pop(key, None)
+        state = record.state
+        if state == LANDED or state == FAILED or state == FENCED or state == QUARANTINED:
+            self._tell_waiters(record, valid_blocks if state == FAILED else 0)
+            if state != QUARANTINED:
+                self._retire(record)
+        return outcome
+
+    def _fire_transfer(self, record: TransferRecord, event: int) -> Outcome:
+        facts, x = record.facts, self._transfer_ask
+        source = facts.state
+        before = facts.as_dict() if self.witness else {}
+        code = _DISPATCH[source * _WIDTH + event](facts, self._engine, x)
+        if self.witness:
+            self.witness(
+                "transfer", str(record.number), event, before, self._engine.as_dict(),
+                x.as_dict(), code, source, facts.state,
+            )  # fmt: skip
+        answer = code & ANSWER_MASK
+        if answer == REJECT:
+            raise TRANSFER.refusal(code, str(record.number), source, event)
+        if answer == IGNORE:
+            self.ignored["transfer." + TransferEvent(event).name.lower()] += 1
+        if answer != GO:
+            return Outcome(code)
+        self.moves += 1
+        commands = code & COMMAND_MASK
+        if commands & RELEASE:
+            if record.kind == LOAD:
+                self.ledger.end_writing(record.blocks.tolist())
+            if source == QUARANTINED:
+                self.ledger.end_quarantine(record.blocks)
+                self._engine.quarantined = self.ledger.quarantined_blocks
+            self.ledger.release(record.blocks)
+        elif commands & QUARANTINE:
+            self.ledger.quarantine(record.blocks)
+            self._engine.quarantined = self.ledger.quarantined_blocks
+        return Outcome(code)
+
+    def _tell_waiters(self, record: TransferRecord, valid_blocks: int) -> None:
+        """Every waiter goes on: with what landed, with what is valid, or by recomputing."""
+        for row, hits in list(record.waiters.items()):
+            covered = int(self._facts[COVERED, row])
+            x = self._ask
+            _blank(x)
+            x.transfer = record.number
+            if record.state == LANDED:
+                x.blocks = covered
+                x.tokens = covered * self.block_size
+                self.fire(row, TRANSFER_LANDED)
+                continue
+            x.blocks = max(hits, min(covered, record.first + valid_blocks))
+            x.fatal = self._failure_is_fatal
+            self.fire(row, TRANSFER_FAILED)
+
+    def _retire(self, record: TransferRecord) -> None:
+        _blank_transfer(self._transfer_ask)
+        if self._fire_transfer(record, RETIRE).went:
+            del self._transfers[record.number]
+
+    def describe_transfer(self, record: TransferRecord) -> str:
+        """The name of its state."""
+        return TransferState(record.state).name
+
+
+def _row_that_starts() -> int:
+    """The number of the transfer table's row that starts a transfer."""
+    return next(
+        number for number, row in TRANSFER.table.cell(ABSENT, START) if row.answer == GO
+    )
+
