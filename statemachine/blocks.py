@@ -68,14 +68,14 @@ def may_hit(b: BlockFacts) -> bool:
     return b.cached and b.quarantined == 0
 
 
-def publish(b: BlockFacts) -> None:
-    """Its content is complete: it becomes a hit. Already published: no change.
+def publish(b: BlockFacts, prefix: int) -> None:
+    """Its content is complete: it becomes a hit for that prefix. Already published: no change.
 
     A block that a load still writes, or that is in quarantine, is never published.
     """
     if not b.cached and not b.being_written and b.quarantined == 0:
         b.cached = True
-        b.hashed_as = b.content_of
+        b.hashed_as = prefix
 
 
 def may_drop(b: BlockFacts) -> bool:
