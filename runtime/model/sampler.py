@@ -176,18 +176,17 @@ class Sampler:
         mass = scores.exp().masked_fill_(scores < floor, 0.0).sum(dim=-1, keepdim=True)
         wanted = self._column("top_p", rows) * mass
         enough = values.exp().cumsum(dim=-1) >= wanted
-        # No candidate is enough: either all of the row is wanted, or the candidates are too few.
-        open_ended = ~enough[:, -1] & torch.from_numpy((top_p < 1.0) & (top_k == 0)).to(
-            self._device
-        )
+        partial = torch.from_numpy(top_p < 1.0).to(self._device)[:, None]
         nucleus = values.gather(1, enough.long().argmax(dim=-1, keepdim=True))
-        use = enough[:, -1:] & torch.from_numpy(top_p < 1.0).to(self._device)[:, None]
-        floor = torch.where(use, torch.maximum(floor, nucleus), floor)
-        for index in open_ended.nonzero()[:, 0].tolist():
-            ordered = scores[index].sort(descending=True).values
-            reached = ordered.exp().cumsum(dim=-1) >= wanted[index]
-            if reached[-1]:
-                floor[index] = torch.maximum(floor[index], ordered[reached.long().argmax()])
+        floor = torch.where(enough[:, -1:] & partial, torch.maximum(floor, nucleus), floor)
+        # The candidates were too few for these rows: sort them whole.
+        wide = (~enough[:, -1:] & partial & ~limited)[:, 0].nonzero()[:, 0]
+        if wide.numel():
+            ordered = scores[wide].sort(dim=-1, descending=True).values
+            reached = ordered.exp().cumsum(dim=-1) >= wanted[wide]
+            nucleus = ordered.gather(1, reached.long().argmax(dim=-1, keepdim=True))
+            found = torch.maximum(floor[wide], nucleus)
+            floor[wide] = torch.where(reached[:, -1:], found, floor[wide])
         return floor
 
     def _report(

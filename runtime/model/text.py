@@ -72,9 +72,7 @@ class StopStrings:
         """
         self._held += text
         found = [
-            (at + len(stop), at, stop)
-            for stop in self._stops
-            if (at := self._held.find(stop)) >= 0
+            (at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0
         ]
         if found:
             # The one that is complete first, whatever pieces the text came in.
