@@ -1,0 +1,173 @@
+"""Errors as OpenAI's clients read them: one JSON shape, and a status that says whose fault it is.
+
+Nothing that a client sent is repeated in a message beyond names of fields: prompts and keys do
+not belong in logs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from ..api import (
+    DuplicateRequestError,
+    EngineClosedError,
+    EngineFailedError,
+    InvalidRequestError,
+    RejectedCallError,
+    SessionError,
+    UnknownRequestError,
+)
+from ..model.errors import ChatTemplateError
+from ..sampling_params import SamplingParamsError
+
+logger = logging.getLogger("kvproof.server")
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+RETRY_AFTER = 1  # seconds
+
+
+class ApiError(Exception):
+    """An answer other than success. `retry_after` in seconds becomes the header."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": _TYPES.get(self.status, "invalid_request_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to the answer."""
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+    def response(self) -> JSONResponse:
+        """The HTTP answer."""
+        return JSONResponse(self.as_dict(), self.status, self.headers)
+
+
+def unavailable(message: str, retry_after: int = RETRY_AFTER) -> ApiError:
+    """503: the server cannot take this now."""
+    return ApiError(503, message, code="unavailable", retry_after=retry_after)
+
+
+def translated(error: Exception) -> ApiError | None:
+    """An error of the engine or the model as an answer; None if it is no declared one."""
+    match error:
+        case ApiError():
+            return error
+        case SamplingParamsError():
+            return ApiError(400, str(error), param=error.field)
+        case InvalidRequestError() | ChatTemplateError():
+            return ApiError(400, str(error))
+        case UnknownRequestError():
+            return ApiError(404, str(error))
+        case DuplicateRequestError() | SessionError():
+            return ApiError(409, str(error))
+        case RejectedCallError():
+            return ApiError(409, str(error), retry_after=RETRY_AFTER)
+        case EngineClosedError():
+            return unavailable(str(error) or "the engine is shutting down")
+        case EngineFailedError():
+            return ApiError(503, f"the engine has failed: {error}", code="engine_failed")
+    return None
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of the app's routes an answer in this shape."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return from_validation(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        answer = ApiError(error.status_code, str(error.detail)).response()
+        answer.headers.update(error.headers or {})
+        return answer
+
+    async def ours(request: Request, error: Exception) -> JSONResponse:
+        known = translated(error)
+        if known is None:
+            logger.error("%s %s failed", request.method, _route(request), exc_info=error)
+            known = ApiError(500, "internal error; this is a fault of the server")
+        return known.response()
+
+    for kind in (
+        ApiError,
+        SamplingParamsError,
+        InvalidRequestError,
+        ChatTemplateError,
+        UnknownRequestError,
+        DuplicateRequestError,
+        SessionError,
+        RejectedCallError,
+        EngineClosedError,
+        EngineFailedError,
+        Exception,
+    ):
+        app.add_exception_handler(kind, ours)
+
+
+def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """pydantic's findings as one answer: the first field named, none of its content repeated."""
+    if not errors:
+        return ApiError(400, "the request is not valid")
+    first = errors[0]
+    place = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path")]
+    # In a union pydantic appends its own names of the alternatives; a client knows the field.
+    param = place[0] if place else None
+    message = str(first.get("msg", "not valid")).removeprefix("Value error, ")
+    if first.get("type") == "json_invalid":
+        return ApiError(400, "the body is not valid JSON")
+    if first.get("type") == "extra_forbidden":
+        return ApiError(400, f"{param}: this server knows no such field", param=param)
+    others = sorted({str(e["msg"]) for e in errors if e.get("loc", ())[1:2] == first["loc"][1:2]})
+    if len(others) > 1:
+        message = "; or: ".join(others)
+    return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def _route(request: Request) -> str:
+    route = request.scope.get("route")
+    return str(getattr(route, "path", "?"))

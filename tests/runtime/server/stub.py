@@ -1,0 +1,297 @@
+"""A small engine with the real one's methods: each live request gets a token a tick.
+
+The next token is a function of every token so far, so what a stream should say is known.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+
+from kvproof.runtime.api import (
+    CallResult,
+    DuplicateRequestError,
+    EngineClosedError,
+    EngineStats,
+    FinishReason,
+    Holder,
+    RequestInfo,
+    RequestOutput,
+    ResetResult,
+    SessionError,
+    TokenLogprobs,
+    UnknownRequestError,
+)
+
+ALPHABET = b"abcdefghijklmnopqrstuvwxyz "
+
+
+def next_token(tokenizer, history: Sequence[int]) -> int:
+    """What comes after these tokens."""
+    at = (sum(history[-4:]) * 31 + len(history) * 7) % len(ALPHABET)
+    return int(tokenizer.encode(chr(ALPHABET[at]))[0])
+
+
+def continuation(tokenizer, prompt: Sequence[int], count: int) -> list[int]:
+    """The tokens that an undisturbed request gets."""
+    history = list(prompt)
+    for _ in range(count):
+        history.append(next_token(tokenizer, history))
+    return history[len(prompt) :]
+
+
+class _Request:
+    def __init__(self, request_id, tokens, params, resumable, salt, priority, on_output):
+        self.request_id = request_id
+        self.history = [int(t) for t in tokens]
+        self.prompt = len(self.history)
+        self.params = params
+        self.resumable = resumable
+        self.salt = salt
+        self.priority = priority
+        self.on_output = on_output
+        self.chunks = []
+        self.input_open = resumable
+        self.parked = False
+        self.turn = 0
+        self.turn_tokens = 0
+        self.output_tokens = 0
+
+
+class StubEngine:
+    """Threads and methods as the real engine has them."""
+
+    def __init__(self, tokenizer, tick: float = 0.0) -> None:
+        self.tokenizer = tokenizer
+        self.tick = tick
+        self.requests: dict[str, _Request] = {}
+        self.salts: dict[str, bytes] = {}
+        self.priorities: dict[str, int] = {}
+        self.aborted: list[str] = []
+        self.closed = False
+        self.paused = False
+        self.asleep = False
+        self.unhealthy = ""
+        self.refusals: list[Holder] = []  # what a reset is refused with
+        self.abandoned_resets = 0
+        self.frozen = threading.Event()  # while set, nobody gets a token
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        self._work: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="stub-engine", daemon=True)
+        self._thread.start()
+
+    def add_request(
+        self, request_id, tokens, params, *, priority=0, resumable=False, salt=b"", on_output
+    ):
+        with self._lock:
+            if self.closed:
+                raise EngineClosedError("the engine is shutting down")
+            if request_id in self.requests:
+                raise DuplicateRequestError(f"{request_id} is live")
+            self.salts[request_id] = salt
+            self.priorities[request_id] = priority
+            self.requests[request_id] = _Request(
+                request_id, tokens, params, resumable, salt, priority, on_output
+            )
+            self._moved.notify_all()
+
+    def add_chunk(self, request_id, tokens, params=None):
+        with self._lock:
+            request = self.requests.get(request_id)
+            if request is None:
+                raise UnknownRequestError(f"{request_id} is not known")
+            if not request.input_open:
+                raise SessionError(f"{request_id}: its input is closed")
+            request.chunks.append((list(tokens), params))
+            self._next_turn(request)
+
+    def close_input(self, request_id):
+        with self._lock:
+            request = self.requests.get(request_id)
+            if request is not None:
+                request.input_open = False
+                if request.parked:
+                    self._finish(request, FinishReason.STOP)
+
+    def abort(self, request_id):
+        with self._lock:
+            request = self.requests.get(request_id)
+            if request is None:
+                return False
+            self.aborted.append(request_id)
+            self._finish(request, FinishReason.ABORT)
+            return True
+
+    def reset_prefix_cache(
+        self, reset_running_requests=False, reset_connector=False, wait=0.0, abandoned=None
+    ):
+        if abandoned is not None:
+            with self._lock:
+                self._moved.wait_for(lambda: abandoned.is_set() or not self.refusals, wait)
+            self.abandoned_resets += abandoned.is_set()
+        if self.refusals:
+            return ResetResult(False, retryable=True, holders=tuple(self.refusals))
+        return ResetResult(True, tiers=("device", "connector")[: 1 + reset_connector])
+
+    def abandon_check(self):
+        with self._lock:
+            self._moved.notify_all()
+
+    def pause(self, mode="abort", clear_cache=False):
+        with self._lock:
+            if mode == "abort":
+                for request in list(self.requests.values()):
+                    self._finish(request, FinishReason.ABORT)
+            self.paused = True
+        return CallResult(True, "paused")
+
+    def resume(self):
+        if self.asleep:
+            return CallResult(False, "sleeping", "wake the engine first")
+        self.paused = False
+        return CallResult(True, "active")
+
+    def sleep(self, level=1, mode="abort"):
+        if self.refusals:
+            return CallResult(
+                False, "active", "a transfer holds blocks", True, tuple(self.refusals)
+            )
+        self.asleep = True
+        return CallResult(True, "sleeping")
+
+    def wake(self, tags=("weights", "cache")):
+        self.asleep = set(tags) != {"weights", "cache"}
+        return CallResult(True, "sleeping" if self.asleep else "active")
+
+    def is_paused(self):
+        return self.paused
+
+    def is_sleeping(self):
+        return self.asleep
+
+    def holds(self):
+        with self._lock:
+            return [
+                Holder("REQUEST", name, "RUNNING", 1, 0.0, 0.0) for name in self.requests
+            ] + self.refusals
+
+    def stats(self):
+        with self._lock:
+            parked = sum(one.parked for one in self.requests.values())
+            return EngineStats(
+                mode="active",
+                waiting=0,
+                blocked=0,
+                running=len(self.requests) - parked,
+                parked_sessions=parked,
+                blocks_total=100,
+                blocks_free=100 - len(self.requests),
+                blocks_cached=0,
+                blocks_quarantined=0,
+                holds={"REQUEST": len(self.requests)},
+                steps_launched=0,
+                steps_processed=0,
+                preemptions=0,
+                prompt_tokens=0,
+                generation_tokens=0,
+                prefix_queries=0,
+                prefix_hits=0,
+                tier_loaded_bytes=0,
+                tier_stored_bytes=0,
+                finished={"stop": 1},
+                ignored_signals={"output": 2},
+                refused_resets={"LOAD": 3},
+                watchdog_trips=0,
+                stuck_for=0.0,
+            )
+
+    def request_info(self, request_id):
+        if request_id not in self.requests:
+            return None
+        return RequestInfo(request_id, "RUNNING", "running", {"computed": 3}, [{"event": "add"}])
+
+    def healthy(self):
+        return not self.unhealthy, self.unhealthy
+
+    def shutdown(self, drain=True, timeout=30.0):
+        with self._lock:
+            self.closed = True
+            for request in list(self.requests.values()):
+                request.input_open = False
+                if request.parked or not drain:
+                    self._finish(request, FinishReason.ABORT)
+            self._moved.wait_for(lambda: not self.requests, timeout)
+            for request in list(self.requests.values()):
+                self._finish(request, FinishReason.ABORT)
+        self._work.put(None)
+        self._thread.join()
+
+    def _loop(self):
+        while True:
+            if not self._work.empty():
+                return
+            with self._lock:
+                busy = [r for r in self.requests.values() if not r.parked]
+                if not busy or self.paused or self.frozen.is_set():
+                    self._moved.wait(0.02)
+                    continue
+                for request in busy:
+                    self._one_token(request)
+            if self.tick:
+                time.sleep(self.tick)
+
+    def _one_token(self, request):
+        params = request.params
+        token = next_token(self.tokenizer, request.history)
+        request.history.append(token)
+        request.turn_tokens += 1
+        request.output_tokens += 1
+        reason, why = None, None
+        if token in params.stop_token_ids and request.turn_tokens > params.min_tokens:
+            reason, why = FinishReason.STOP, token
+        elif params.max_tokens is not None and request.turn_tokens >= params.max_tokens:
+            reason = FinishReason.LENGTH
+        logprobs = ()
+        if params.logprobs is not None:
+            top = ((token, -0.1), (1, -2.5))[: params.logprobs]
+            logprobs = (TokenLogprobs(token, -0.1, top),)
+        if reason is not None and request.input_open:
+            self._say(request, (token,), FinishReason.TURN, why, logprobs)
+            request.parked = True
+            self._next_turn(request)
+        elif reason is not None:
+            self._finish(request, reason, (token,), why, logprobs)
+        else:
+            self._say(request, (token,), None, None, logprobs)
+
+    def _next_turn(self, request):
+        if request.parked and request.chunks:
+            tokens, params = request.chunks.pop(0)
+            request.history.extend(tokens)
+            request.prompt += len(tokens)
+            request.params = params or request.params
+            request.turn += 1
+            request.turn_tokens = 0
+            request.parked = False
+            self._moved.notify_all()
+
+    def _say(self, request, tokens, reason, why=None, logprobs=()):
+        request.on_output(
+            RequestOutput(
+                request.request_id,
+                tokens,
+                finish_reason=reason,
+                stop_reason=why,
+                prompt_tokens=request.prompt,
+                output_tokens=request.output_tokens,
+                cached_tokens=3,
+                logprobs=logprobs,
+                turn=request.turn,
+            )
+        )
+
+    def _finish(self, request, reason, tokens=(), why=None, logprobs=()):
+        del self.requests[request.request_id]
+        self._say(request, tokens, reason, why, logprobs)
+        self._moved.notify_all()
