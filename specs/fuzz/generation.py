@@ -225,14 +225,14 @@ class Generator:
         if name == "abort":
             return Operation("abort", (pick(draw, [r.id for r in now.requests if not r.finished]),))
         if name == "chunk":
-            id = pick(draw, self.live_sessions)
+            session = pick(draw, self.live_sessions)
             size = 1 + draw.below(6)
             base = 60 + draw.below(3) * 10
-            return Operation("chunk", (id, tuple(range(base, base + size)), 1 + draw.below(4)))
+            return Operation("chunk", (session, tuple(range(base, base + size)), 1 + draw.below(4)))
         if name == "close_input":
-            id = pick(draw, self.live_sessions)
-            self.live_sessions.remove(id)
-            return Operation("close_input", (id,))
+            session = pick(draw, self.live_sessions)
+            self.live_sessions.remove(session)
+            return Operation("close_input", (session,))
         if name in ("complete", "lose"):
             open_ = [t.id for t in now.transfers if t.open and not t.lost]
             return Operation(name, (pick(draw, open_),))
@@ -255,7 +255,7 @@ class Generator:
     def _request(self) -> NewRequest:
         draw, features, settings = self.draw, self.plan.features, self.plan.settings
         self.added += 1
-        id = f"r{self.added}"
+        name = f"r{self.added}"
         session = Feature.SESSIONS in features and chance(draw, 45)
         longest = max(1, settings.max_length - 2)
         length = 1 + draw.below(min(longest, 3 * settings.block_size + 2))
@@ -268,9 +268,9 @@ class Generator:
             if not remote or chance(draw, 30):
                 remote = length
         if session:
-            self.live_sessions.append(id)
+            self.live_sessions.append(name)
         return NewRequest(
-            id,
+            name,
             self._prompt(length),
             max_tokens=1 + draw.below(min(8, settings.max_length - length)),
             session=session,

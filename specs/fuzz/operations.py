@@ -28,7 +28,7 @@ FAULTS = frozenset({"lose", "duplicate"})
 
 #: How often `drain` goes round before it gives up: enough to recompute every token of a full
 #: pool one at a time.
-DRAIN_ROUNDS = 200
+DRAIN_ROUNDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,20 @@ def _literal(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """How a drain ended: requests that do not go on though they could, and sessions it closed."""
+
+    stuck: tuple[str, ...]
+    closed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What an operation led to."""
 
     skipped: bool = False  # it made no sense here, and nothing was called
     rejected: str | None = None  # the engine's typed refusal
-    answer: bool | ResetAnswer | tuple[str, ...] | None = None
+    answer: bool | ResetAnswer | Drained | None = None
 
 
 SKIPPED = Outcome(skipped=True)
@@ -124,10 +132,10 @@ def perform(target: Target, operation: Operation) -> Outcome:
         return Outcome(rejected=str(refusal))
 
 
-def drain(target: Target) -> tuple[str, ...]:
+def drain(target: Target) -> Drained:
     """Let everything that is under way end, and step until nothing moves any more.
 
-    Returns the requests that could go on, by what their state says, and do not: their client is
+    Stuck are the requests that could go on, by what their state says, and do not: their client is
     not waited for, and no transfer is open. An engine that keeps its promises leaves none. Where
     it does not promise that sessions which wait for their client give way, they are closed first.
     """
@@ -143,14 +151,16 @@ def drain(target: Target) -> tuple[str, ...]:
     if Feature.CLOCK in target.features_with(target.settings.connector):
         target.tick()
         _settle(target)
-    now = target.snapshot()
     promises = target.promises_with(target.settings.connector)
-    if Promise.PARKED_SESSIONS_ARE_RECLAIMED not in promises:
-        for request in now.requests if stuck(now) else ():
-            if request.state == PARKED and request.known:
-                target.close_input(request.id)
+    closed: list[str] = []
+    while Promise.PARKED_SESSIONS_ARE_RECLAIMED not in promises and stuck(target.snapshot()):
+        parked = [r.id for r in target.snapshot().requests if r.known and r.state == PARKED]
+        if not parked:
+            break
+        target.close_input(parked[0])
+        closed.append(parked[0])
         _settle(target)
-    return stuck(target.snapshot())
+    return Drained(stuck(target.snapshot()), tuple(closed))
 
 
 def _settle(target: Target) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...statemachine import Container, RequestState, container
 from .client import Client
-from .operations import PARKED, Operation, Outcome
+from .operations import PARKED, Drained, Operation, Outcome
 from .target import (
     NewRequest,
     Promise,
@@ -95,6 +95,9 @@ class Oracle:
             self.clients[arguments[0]].closed = True
         elif operation.name == "abort":
             self.clients[arguments[0]].aborted = True
+        elif isinstance(outcome.answer, Drained):
+            for name in outcome.answer.closed:
+                self.clients[name].closed = True
 
     def may_send(self, operation: Operation) -> bool:
         """Whether a client would do this: it sends no more after it aborted or closed."""
@@ -121,7 +124,7 @@ class Oracle:
         ]
         if operation.name == "reset" and isinstance(outcome.answer, ResetAnswer):
             found += self._reset(before, operation, outcome.answer, now)
-        if operation.name == "drain" and isinstance(outcome.answer, tuple):
+        if isinstance(outcome.answer, Drained):
             found += self._drained(outcome.answer, now)
         return found
 
@@ -152,14 +155,14 @@ class Oracle:
 
     def _requests(self, now: Snapshot) -> Iterator[Violation]:
         for request in now.requests:
-            id = request.id
-            client = self.clients.get(id)
+            name = request.id
+            client = self.clients.get(name)
             if not request.known and not request.finished:
                 yield Violation(
                     "not-forgotten",
-                    id,
-                    f"{id} is in {request.state}, and the engine does not know it any more",
-                    f"now.request({id!r}).known or now.request({id!r}).finished",
+                    name,
+                    f"{name} is in {request.state}, and the engine does not know it any more",
+                    f"now.request({name!r}).known or now.request({name!r}).finished",
                     request.state,
                 )
                 continue
@@ -168,20 +171,29 @@ class Oracle:
             if request.known and request.containers != expected:
                 yield Violation(
                     "one-container",
-                    id,
-                    f"{id} is in {request.state}, so it belongs in {expected or 'none'}; "
+                    name,
+                    f"{name} is in {request.state}, so it belongs in {expected or 'none'}; "
                     f"it is found in {request.containers or 'none'}",
-                    f"now.request({id!r}).containers == {expected!r}",
+                    f"now.request({name!r}).containers == {expected!r}",
                     f"{request.state} in {'+'.join(request.containers) or 'none'}",
                 )
+            if request.computed > self.settings.max_length:
+                yield Violation(
+                    "within-length",
+                    name,
+                    f"{name} counts {request.computed} computed tokens, the model takes "
+                    f"{self.settings.max_length}",
+                    f"now.request({name!r}).computed <= {self.settings.max_length}",
+                )
+                continue
             held = len(request.blocks) * self.settings.block_size
             if request.known and not request.finished and not 0 <= request.computed <= held:
                 yield Violation(
                     "covered",
-                    id,
-                    f"{id} counts {request.computed} computed tokens, its "
+                    name,
+                    f"{name} counts {request.computed} computed tokens, its "
                     f"{len(request.blocks)} blocks hold {held}",
-                    f"0 <= now.request({id!r}).computed <= {held}",
+                    f"0 <= now.request({name!r}).computed <= {held}",
                     request.state,
                 )
             if (
@@ -191,44 +203,44 @@ class Oracle:
             ):
                 yield Violation(
                     "within-length",
-                    id,
-                    f"{id} has {len(request.tokens)} tokens, the model takes "
+                    name,
+                    f"{name} has {len(request.tokens)} tokens, the model takes "
                     f"{self.settings.max_length}",
-                    f"len(now.request({id!r}).tokens) <= {self.settings.max_length}",
+                    f"len(now.request({name!r}).tokens) <= {self.settings.max_length}",
                 )
-        for name, says, should in now.counters:
+        for counter, says, should in now.counters:
             if says != should:
                 yield Violation(
                     "counters",
-                    name,
-                    f"{name} says {says}, it should be {should}",
-                    f"({name!r}, {should}, {should}) in now.counters",
-                    name.partition(" of ")[0],
+                    counter,
+                    f"{counter} says {says}, it should be {should}",
+                    f"({counter!r}, {should}, {should}) in now.counters",
+                    counter.partition(" of ")[0],
                 )
 
     def _delivery(self, before: Snapshot, now: Snapshot) -> Iterator[Violation]:
         for request in now.requests:
-            id, client = request.id, self.clients.get(request.id)
+            name, client = request.id, self.clients.get(request.id)
             if client is None:
                 continue
-            was = before.request(id)
+            was = before.request(name)
             if was is not None and was.finished and len(request.delivered) > len(was.delivered):
                 yield Violation(
                     "delivered",
-                    id,
-                    f"{id} was finished ({was.state}), and was given another token",
-                    f"now.request({id!r}).delivered == {was.delivered!r}",
+                    name,
+                    f"{name} was finished ({was.state}), and was given another token",
+                    f"now.request({name!r}).delivered == {was.delivered!r}",
                     "after the end",
                 )
-            self.clients[id], wrong = client.receive(request.delivered)
-            client = self.clients[id]
+            self.clients[name], wrong = client.receive(request.delivered)
+            client = self.clients[name]
             if wrong is not None:
                 kind = "session" if client.request.session else "request"
                 yield Violation(
                     "delivered",
-                    id,
-                    f"{id}: {wrong}",
-                    f"now.request({id!r}).delivered[: {len(client.delivered) + 1}] == "
+                    name,
+                    f"{name}: {wrong}",
+                    f"now.request({name!r}).delivered[: {len(client.delivered) + 1}] == "
                     f"{_expected(client)!r}",
                     f"{kind}, turn {min(client.turns, 2)}",
                 )
@@ -236,27 +248,27 @@ class Oracle:
             yield from self._tokens(request, client)
 
     def _tokens(self, request: RequestView, client: Client) -> Iterator[Violation]:
-        id = request.id
+        name = request.id
         possible = [tuple(tokens) for tokens in client.possible_tokens()]
         if request.known and not request.finished and request.tokens not in possible:
             yield Violation(
                 "own-tokens",
-                id,
-                f"{id} is computed from {list(request.tokens)}; its client sent and was given "
+                name,
+                f"{name} is computed from {list(request.tokens)}; its client sent and was given "
                 f"{' or '.join(str(list(p)) for p in possible)}",
-                f"now.request({id!r}).tokens in {possible!r}",
+                f"now.request({name!r}).tokens in {possible!r}",
                 "the prompt is lost" if request.tokens[:1] != client.request.prompt[:1] else "",
             )
-        if request.state == "FINISHED_LENGTH_CAPPED" and not client.aborted:
-            if client.turn and not client.turn_is_over() and client.closed:
-                yield Violation(
-                    "delivered",
-                    id,
-                    f"{id} ended by its length, after {len(client.turn)} of "
-                    f"{client.max_tokens} tokens",
-                    f"len(now.request({id!r}).delivered) >= {client.max_tokens}",
-                    "cut off",
-                )
+        ended = request.state == "FINISHED_LENGTH_CAPPED" and client.closed and not client.aborted
+        if ended and client.turn and not client.turn_is_over():
+            yield Violation(
+                "delivered",
+                name,
+                f"{name} ended by its length, after {len(client.turn)} of "
+                f"{client.max_tokens} tokens",
+                f"len(now.request({name!r}).delivered) >= {client.max_tokens}",
+                "cut off",
+            )
 
     def _blocks(self, now: Snapshot) -> Iterator[Violation]:
         holders = Counter(block for hold in now.holds for block in hold.blocks)
@@ -407,22 +419,33 @@ class Oracle:
                 "a forced reset was refused, and no transfer is open; "
                 f"blocks are held by {sorted({h.owner for h in now.holds}) or 'nobody'}",
                 "answer.done",
-                ",".join(sorted(holders_of(now))),
+                first_holder(now),
             )
 
-    def _drained(self, stuck: tuple[str, ...], now: Snapshot) -> Iterator[Violation]:
-        if stuck:
-            views = [view for id in stuck if (view := now.request(id))]
-            states = sorted({v.state for v in views})
-            holding = any(v.blocks for v in views)
-            parked = any(r.state == PARKED and r.known for r in now.requests)
+    def _why_stuck(self, stuck: list[RequestView]) -> str:
+        holding = [v for v in stuck if v.blocks]
+        if any(self.clients[v.id].turns > 1 and v.state == "WAITING" for v in holding):
+            return "sessions whose next turn waits hold blocks"
+        if any(v.state == "WAITING_FOR_REMOTE_KVS" for v in holding):
+            return "a request whose load has ended holds blocks"
+        states = "+".join(sorted({v.state for v in stuck}))
+        return f"{states}{' holding blocks' if holding else ''}"
+
+    def _drained(self, drained: Drained, now: Snapshot) -> Iterator[Violation]:
+        views = [r for r in now.requests if r.id in drained.stuck]
+        if views:
+            names = ", ".join(f"{v.id} in {v.state}" for v in views)
+            rule, detail = "progress", self._why_stuck(views)
+            if any(len(v.tokens) >= self.settings.max_length for v in views):
+                rule, detail = "within-length", ""
+            elif any(r.state == PARKED and r.known for r in now.requests):
+                rule = "parked-give-way"
             yield Violation(
-                "parked-give-way" if parked else "progress",
-                stuck[0],
-                f"{', '.join(f'{v.id} in {v.state}' for v in views)}: no transfer is open and "
-                "nobody is waited for, and nothing moves",
-                "stuck == ()",
-                f"{'+'.join(states)}{' holding blocks' if holding else ''}",
+                rule,
+                views[0].id,
+                f"{names}: no transfer is open and nobody is waited for, and nothing moves",
+                "drained.stuck == ()",
+                detail,
             )
         live = [r for r in now.requests if r.known and not r.finished]
         busy = now.steps_in_flight or any(t.open for t in now.transfers)
@@ -445,20 +468,16 @@ class Oracle:
             )
 
 
-def holders_of(now: Snapshot) -> set[str]:
-    """The kinds of those that hold blocks: what a reset would have to let go of, or wait for."""
-    kinds = set()
-    for hold in now.holds:
-        request = now.request(hold.owner)
-        if hold.kind != "REQUEST":
-            kinds.add(hold.kind.lower())
-        elif request is None or request.finished or request.state == "WAITING_FOR_REMOTE_KVS":
+def first_holder(now: Snapshot) -> str:
+    """What a reset has to wait for, or let go of, first: a transfer, a step, a request."""
+    kinds = {hold.kind.lower() for hold in now.holds if hold.kind != "REQUEST"}
+    for request in (now.request(h.owner) for h in now.holds if h.kind == "REQUEST"):
+        if request is None or request.finished or request.state == "WAITING_FOR_REMOTE_KVS":
             kinds.add("transfer")
-        elif request.state == "RUNNING":
-            kinds.add("running")
         else:
-            kinds.add("resident")
-    return kinds
+            kinds.add("running" if request.state == "RUNNING" else "resident")
+    order = ("load", "store", "transfer", "step", "resident", "running")
+    return next((kind for kind in order if kind in kinds), "nothing")
 
 
 def _expected(client: Client) -> tuple[int, ...]:

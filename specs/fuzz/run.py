@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .generation import Generator
 from .operations import Operation, applicable, perform
-from .oracle import Oracle, Violation, holders_of
+from .oracle import Oracle, Violation, first_holder
 from .target import Settings, Snapshot, Target
 
 
@@ -98,9 +98,9 @@ class Session:
             )
             return self._failure(violation, place, trace)
         detail = kind
-        if "reset" in place:
+        if "in reset_prefix_cache" in place:
             # What a reset trips over is what would have to be mended.
-            detail += f" over {', '.join(sorted(holders_of(after))) or 'nothing'}"
+            detail += f" over {first_holder(after)}"
         return self._failure(Violation("no-exception", name, message, "", detail), place, trace)
 
     def _look(self) -> Snapshot | None:

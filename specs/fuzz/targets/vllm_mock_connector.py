@@ -1,7 +1,9 @@
 """A remote KV store for vLLM that answers when the fuzzer says so: loads in, sends out.
 
-It offers what `offers` says, starts a load for every allocation, and sends the KV of requests in
-`sends` when they finish. The bookkeeping is the least that vLLM's connector interface asks for.
+It offers what `offers` says: whole blocks whenever it is asked, as a store does, and a prompt
+that ends within a block once, as a prefill instance does. It starts a load for every allocation,
+and sends the KV of the requests in `sends` when they finish. The bookkeeping is the least that
+vLLM's connector interface asks for.
 This module imports vLLM; it is imported by vLLM's own factory.
 """
 
@@ -49,6 +51,7 @@ class MockConnector(KVConnectorBase_V1, SupportsHMA):
             return
         start = self._local[request.request_id]
         end = start + num_external_tokens
+        self.offers[request.request_id] -= end % self.block_size
         table = blocks.get_block_ids()[0]
         first, last = start // self.block_size, -(-end // self.block_size)
         self._pending.loads.append((request.request_id, start, end, table[first:last]))
