@@ -81,6 +81,11 @@ def parse_transition(line: str) -> Transition:
     for name, kind in kinds.items():
         if not isinstance(raw.get(name), kind):
             raise TraceFormatError(f"field {name!r} is missing or of a wrong type")
+    for name in ("facts", "engine", "ask"):
+        if not all(isinstance(value, int) for value in raw[name].values()):
+            raise TraceFormatError(f"field {name!r} holds something that is not a whole number")
+    if not all(isinstance(command, str) for command in raw["commands"]):
+        raise TraceFormatError("field 'commands' holds something that is not a name")
     return Transition(
         sequence=raw["n"],
         time=float(raw["t"]),
@@ -91,7 +96,7 @@ def parse_transition(line: str) -> Transition:
         dest=raw["to"],
         answer=raw["answer"],
         why=raw["why"],
-        commands=tuple(str(command) for command in raw["commands"]),
+        commands=tuple(raw["commands"]),
         facts=dict(raw["facts"]),
         engine=dict(raw["engine"]),
         ask=dict(raw["ask"]),

@@ -89,7 +89,9 @@ def test_every_state_can_be_reached_and_left_by_some_row(machine: Machine) -> No
     last = {"engine": {EngineMode.STOPPED}}.get(table.name, set())
     for state in table.states:
         assert state in reached | born, state
-        leaving = [row for _, row in table.go_rows() if state in row.source and row.dest is not None]
+        leaving = [
+            row for _, row in table.go_rows() if state in row.source and row.dest is not None
+        ]
         assert leaving or state in last, state
 
 
@@ -128,7 +130,7 @@ def test_states_and_events_have_the_same_values_as_constants_and_as_enums() -> N
                 assert getattr(states, member.name) == member.value, member
     assert (states.REQUEST_HOLD, states.STEP_HOLD) == (HoldKind.REQUEST, HoldKind.STEP)
     assert (states.LOAD, states.STORE) == (HoldKind.LOAD, HoldKind.STORE)
-    assert (states.ABORT_ALL, states.WAIT_FOR_ALL, states.KEEP_ALL) == tuple(PauseMode)
+    assert tuple(PauseMode) == (states.ABORT_ALL, states.WAIT_FOR_ALL, states.KEEP_ALL)
 
 
 def test_a_state_is_unknown_or_live_or_finished() -> None:
@@ -165,7 +167,7 @@ def test_what_is_legal_in_a_state_is_named() -> None:
 def test_answers_have_the_same_values_as_constants_and_as_enum() -> None:
     from kvproof.statemachine import answers
 
-    assert [answers.GO, answers.NOT_NOW, answers.IGNORE, answers.REJECT] == list(Answer)
+    assert list(Answer) == [answers.GO, answers.NOT_NOW, answers.IGNORE, answers.REJECT]
     for command in answers.Command:
         assert getattr(answers, str(command.name)) == command
         assert command & answers.COMMAND_MASK == command
