@@ -88,9 +88,11 @@ class HostTier:
     # --- the engine's side --------------------------------------------------------------------
 
     def lookup(self, keys: Sequence[bytes]) -> int:
-        """How many leading keys the tier can load at this moment."""
+        """How many leading keys the tier can load at this moment. What is wanted is kept longer."""
         with self._lock:
-            return self._index.leading(keys)
+            found = self._index.leading(keys)
+            self._index.touch(keys[:found])
+            return found
 
     def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
         """Queue a copy into the device blocks. Keys that are gone by now make it FAILED.

@@ -1,0 +1,297 @@
+"""When transfers start, are heard of and are given up; the lifecycle decides what that does.
+
+One `tick` between two steps: signals first, because they free blocks and requests; then leases,
+so that a lost signal cannot keep a hold for ever; then loads that nobody waits for any more; then
+stores, which take what is left. A connector that raises is treated as one that does not answer:
+the leases see to the rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ...statemachine.policy import may_load
+from ...statemachine.states import (
+    BEGIN,
+    CANCEL,
+    CANCELLING,
+    FAIL,
+    FAILED,
+    FENCE,
+    GIVE_UP,
+    LAND,
+    LANDED,
+    LEASE_OVER,
+    LOAD,
+)
+from ..events import Outcome
+from ..protocols import Connector, SignalKind, TransferSignal
+from ..transfer_records import TransferEvents, TransferRecord
+
+_log = logging.getLogger(__name__)
+
+#: Blocks in one store: its hold ends when the last of them is copied, so not too many.
+STORE_BLOCKS = 32
+#: At most this part of the pool is held by stores: what they hold cannot be handed out.
+STORE_SHARE = 4
+
+_EVENTS = {
+    SignalKind.LANDED: LAND,
+    SignalKind.FAILED: FAIL,
+    SignalKind.FENCED: FENCE,
+    SignalKind.UNCONFIRMED: GIVE_UP,
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePrefix:
+    """A part of a request's prefix that is not on the device and need not be computed."""
+
+    transfer: int  # the load under way that brings it, 0: one has to start
+    blocks: tuple[int, ...] = ()  # of the load that is joined
+    keys: tuple[bytes, ...] = ()  # of the load that is to start
+
+    @property
+    def length(self) -> int:
+        """Its blocks."""
+        return len(self.blocks) + len(self.keys)
+
+
+class TransferManager:
+    """The engine's dealings with one connector. Used by the engine's loop thread only."""
+
+    def __init__(
+        self,
+        lifecycle: TransferEvents,
+        connector: Connector,
+        bytes_per_block: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.connector = connector
+        self.loaded_bytes = 0
+        self.stored_bytes = 0
+        #: Transfers that came into quarantine, since the start: an alarm, not a rate.
+        self.quarantines = 0
+        #: Calls of the connector that raised, by name.
+        self.errors: Counter[str] = Counter()
+        self._lifecycle = lifecycle
+        self._config = lifecycle.config
+        self._bytes_per_block = bytes_per_block
+        self._clock = clock
+        #: (time, transfer): when its lease, or the one of its cancel, is over.
+        self._leases: list[tuple[float, int]] = []
+        #: Published blocks that the tier may lack: block -> key, the oldest first.
+        self._to_store: dict[int, bytes] = {}
+        lifecycle.ledger.published = []
+
+    # --- for the scheduler ----------------------------------------------------------------------
+
+    def remote_prefix(self, row: int, hits: int) -> RemotePrefix | None:
+        """What a tier, or a load under way, has of a request's prefix behind `hits` blocks.
+
+        Reads only. None for a request that holds blocks: its table may end within a block.
+        """
+        lifecycle = self._lifecycle
+        view = lifecycle.view
+        if view.covered[row] or not may_load(int(view.loads_failed[row]), self._config.loads_limit):
+            return None
+        # The last token is never loaded: a step has to compute one to sample the next.
+        most = (lifecycle.length(row) - 1) // lifecycle.block_size
+        if most <= hits:
+            return None
+        number, shared = lifecycle.joinable_load(row, hits)
+        if number:
+            return RemotePrefix(number, blocks=tuple(shared))
+        keys = lifecycle.keys(row, most)[hits:most]
+        found = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        return RemotePrefix(0, keys=tuple(keys[:found])) if found > 0 else None
+
+    def admit(self, row: int, hits: Sequence[int], remote: RemotePrefix, reserve: int) -> Outcome:
+        """Let a request wait for its remote prefix. `reserve`: blocks to run afterwards.
+
+        Should the connector refuse, the load has failed by the time this returns.
+        """
+        if remote.transfer:
+            return self._lifecycle.admit_joining(row, hits, remote.transfer, remote.blocks, reserve)
+        outcome, number = self._lifecycle.admit_loading(row, hits, remote.keys, reserve)
+        if outcome.went:
+            self._begin(self._lifecycle.transfers[number])
+        return outcome
+
+    def keep_stored(self, row: int, hits: Sequence[int]) -> None:
+        """A request hits these device blocks: what the tier has forgotten of them is stored again.
+
+        Otherwise a prefix that is hot on the device would be lost in the tier, and with its
+        eviction altogether.
+        """
+        keys = self._lifecycle.keys(row, len(hits))[: len(hits)]
+        stored = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        self._to_store.update(zip(hits[stored:], keys[stored:], strict=True))
+
+    # --- for the engine's loop ------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Everything that is due. Never blocks."""
+        self.hear()
+        self.end_leases()
+        self.cancel_unwaited()
+        self.store()
+
+    def hear(self) -> None:
+        """What the connector says goes to the lifecycle, in its order."""
+        for signal in self._ask("poll", self.connector.poll, ()):
+            self._hear(signal)
+
+    def end_leases(self) -> None:
+        """Cancel what has taken too long; give up what was cancelled and is not answered."""
+        now = self._clock()
+        while self._leases and self._leases[0][0] <= now:
+            _, number = heapq.heappop(self._leases)
+            record = self._lifecycle.transfers.get(number)
+            if record is None or not record.open:
+                continue
+            if record.state == CANCELLING:
+                self._give_up(record)
+            else:
+                self._lifecycle.transfer(number, LEASE_OVER, expired=True)
+                self._cancelled(record)
+
+    def cancel_unwaited(self) -> None:
+        """A load that nobody waits for any more only delays resets."""
+        for number in self._lifecycle.take_unwaited():
+            self.cancel(number)
+
+    def cancel(self, number: int) -> None:
+        """Ask for a transfer's early end; its hold stays until the end is known."""
+        record = self._lifecycle.transfers.get(number)
+        if record is not None and record.joinable:
+            self._lifecycle.transfer(number, CANCEL)
+            self._cancelled(record)
+
+    def store(self) -> None:
+        """Start stores of what was published, as far as the tier lacks it and the pool allows."""
+        self._note_published()
+        if not self._to_store:
+            return
+        lifecycle = self._lifecycle
+        open_blocks = sum(
+            len(record.blocks) for record in lifecycle.open_transfers() if record.kind != LOAD
+        )
+        room = lifecycle.config.num_blocks // STORE_SHARE - open_blocks
+        while room > 0 and self._to_store:
+            batch = self._next_batch(min(room, STORE_BLOCKS))
+            if not batch:
+                return
+            keys = [key for _, key in batch]
+            number = lifecycle.start_store(keys, [block for block, _ in batch])
+            if not number:  # paused, asleep, or a reset is pending: later
+                self._to_store = dict(batch) | self._to_store
+                return
+            self._begin(lifecycle.transfers[number])
+            room -= len(batch)
+
+    def reset_tier(self) -> bool:
+        """Clear the connector's tier. False, and the tier unchanged, when it cannot."""
+        return self._ask("reset", self.connector.reset, False)
+
+    def next_lease(self) -> float | None:
+        """When the next lease is over, for a loop that has nothing else to wait for."""
+        return self._leases[0][0] if self._leases else None
+
+    def close(self) -> None:
+        """Stop the connector's workers."""
+        self.connector.close()
+
+    # --- in between -----------------------------------------------------------------------------
+
+    def _begin(self, record: TransferRecord) -> None:
+        """Hand a queued transfer to the connector; what cannot be handed over never began."""
+        connector = self.connector
+        start = connector.start_load if record.kind == LOAD else connector.start_store
+        try:
+            start(record.number, record.keys, record.blocks)
+        except Exception:
+            _log.exception("transfer %d could not be started", record.number)
+            self.errors["start"] += 1
+            self._lifecycle.transfer(record.number, CANCEL)
+            return
+        self._lifecycle.transfer(record.number, BEGIN)
+        self._lease(record.number, self._config.transfer_lease)
+
+    def _lease(self, number: int, seconds: float) -> None:
+        heapq.heappush(self._leases, (self._clock() + seconds, number))
+
+    def _cancelled(self, record: TransferRecord) -> None:
+        """The declaration says that its worker is asked to stop: ask it."""
+        if record.state != CANCELLING:
+            return
+        self._lease(record.number, self._config.cancel_lease)
+        self._ask("cancel", lambda: self.connector.cancel(record.number), None)
+
+    def _hear(self, signal: TransferSignal) -> None:
+        record = self._lifecycle.transfers.get(signal.transfer)
+        if record is not None and signal.kind is SignalKind.UNCONFIRMED:
+            self._give_up(record)
+            return
+        outcome = self._lifecycle.transfer(
+            signal.transfer, _EVENTS[signal.kind], valid_blocks=signal.valid_blocks
+        )
+        if record is None or outcome is None or not outcome.went:
+            return
+        copied = 0
+        if record.state == LANDED:
+            copied = len(record.blocks)
+        elif record.state == FAILED and record.kind == LOAD:
+            copied = min(max(signal.valid_blocks, 0), len(record.blocks))
+        if record.kind == LOAD:
+            self.loaded_bytes += copied * self._bytes_per_block
+        else:
+            self.stored_bytes += copied * self._bytes_per_block
+
+    def _give_up(self, record: TransferRecord) -> None:
+        outcome = self._lifecycle.transfer(record.number, GIVE_UP)
+        if outcome is not None and outcome.went:
+            self.quarantines += 1
+            _log.warning(
+                "transfer %d is in quarantine with %d blocks: nobody can say whether they are "
+                "still touched",
+                record.number,
+                len(record.blocks),
+            )
+
+    def _note_published(self) -> None:
+        published = self._lifecycle.ledger.published
+        if published:
+            for key, block in published:
+                self._to_store[block] = key
+            published.clear()
+
+    def _next_batch(self, most: int) -> list[tuple[int, bytes]]:
+        """The oldest published blocks that the tier lacks, at most that many, off the list."""
+        index = self._lifecycle.ledger.index
+        batch: list[tuple[int, bytes]] = []
+        while self._to_store and len(batch) < most:
+            block = next(iter(self._to_store))
+            key = self._to_store.pop(block)
+            if index.key_of(block) == key and not self._in_tier(key):
+                batch.append((block, key))
+        return batch
+
+    def _in_tier(self, key: bytes) -> bool:
+        return self._ask("lookup", lambda: self.connector.lookup((key,)), 0) > 0
+
+    def _ask(self, name: str, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Exception:
+            self.errors[name] += 1
+            _log.exception("the connector's %s failed", name)
+            return otherwise
