@@ -108,6 +108,7 @@ class Plan:
     features: frozenset[Feature]
     weights: dict[str, int]
     requests: int = 8  # at most
+    stretch: bool = True  # chunks may take a session beyond the model's length
     families: int = 2  # of prompts; those of one family share prefixes
 
     def labels(self) -> frozenset[str]:
@@ -115,12 +116,14 @@ class Plan:
         names = {name for name, weight in self.weights.items() if weight}
         names |= {str(feature) for feature in self.features}
         names.add(f"connector:{self.settings.connector}")
+        if self.stretch:
+            names.add("stretch")
         return frozenset(names)
 
 
-def plan(draw: Draw, target: type[Target], faults: bool) -> Plan:
+def plan(draw: Draw, target: type[Target], faults: bool, connector: str | None = None) -> Plan:
     """Draw what one run may do. With `faults` the environment may lose and repeat signals."""
-    connector = pick(draw, target.connectors)
+    connector = pick(draw, target.connectors) if connector is None else connector
     available = target.features_with(connector)
     features = {feature for feature in available if feature not in OPTIONAL}
     for feature in OPTIONAL:
@@ -156,6 +159,7 @@ def plan(draw: Draw, target: type[Target], faults: bool) -> Plan:
         frozenset(features),
         weights,
         requests=pick(draw, (6, 3, 10, 16)),
+        stretch=chance(draw, 40),
         families=pick(draw, (1, 2, 3)),
     )
 
@@ -168,6 +172,7 @@ class Generator:
     draw: Draw
     added: int = 0
     live_sessions: list[str] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)  # of sessions, at most
 
     def possible(self, target: Target, now: Snapshot) -> list[tuple[str, int]]:
         """The operations that make sense now, with their weights."""
@@ -193,8 +198,10 @@ class Generator:
             return self.added < self.plan.requests
         if name == "abort":
             return any(not r.finished for r in now.requests)
-        if name in ("chunk", "close_input"):
+        if name == "close_input":
             return bool(self.live_sessions)
+        if name == "chunk":
+            return any(self._room(session) > 1 for session in self.live_sessions)
         if name in ("complete", "lose"):
             return any(t.open and not t.lost for t in now.transfers)
         if name == "fail":
@@ -225,10 +232,12 @@ class Generator:
         if name == "abort":
             return Operation("abort", (pick(draw, [r.id for r in now.requests if not r.finished]),))
         if name == "chunk":
-            session = pick(draw, self.live_sessions)
-            size = 1 + draw.below(6)
+            session = pick(draw, [s for s in self.live_sessions if self._room(s) > 1])
+            size = 1 + draw.below(min(6, self._room(session) - 1))
+            answer = 1 + draw.below(min(4, self._room(session) - size))
+            self.lengths[session] += size + answer
             base = 60 + draw.below(3) * 10
-            return Operation("chunk", (session, tuple(range(base, base + size)), 1 + draw.below(4)))
+            return Operation("chunk", (session, tuple(range(base, base + size)), answer))
         if name == "close_input":
             session = pick(draw, self.live_sessions)
             self.live_sessions.remove(session)
@@ -252,6 +261,11 @@ class Generator:
             return Operation("sleep", (1 + draw.below(2),))
         return Operation(name)
 
+    def _room(self, session: str) -> int:
+        """Tokens that the session may still get, answers included."""
+        length = self.plan.settings.max_length
+        return length if self.plan.stretch else length - 1 - self.lengths[session]
+
     def _request(self) -> NewRequest:
         draw, features, settings = self.draw, self.plan.features, self.plan.settings
         self.added += 1
@@ -267,12 +281,14 @@ class Generator:
             remote = settings.block_size * draw.below(1 + length // settings.block_size)
             if not remote or chance(draw, 30):
                 remote = length
+        answer = 1 + draw.below(min(8, settings.max_length - length))
         if session:
             self.live_sessions.append(name)
+            self.lengths[name] = length + answer
         return NewRequest(
             name,
             self._prompt(length),
-            max_tokens=1 + draw.below(min(8, settings.max_length - length)),
+            max_tokens=answer,
             session=session,
             priority=draw.below(3) if settings.priority else 0,
             stop_every=pick(draw, (0, 0, 5, 7, 3)),

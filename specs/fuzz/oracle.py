@@ -121,6 +121,7 @@ class Oracle:
             *self._contents(now),
             *self._delivery(before, now),
             *self._modes(now),
+            *self._counters(now),
         ]
         if operation.name == "reset" and isinstance(outcome.answer, ResetAnswer):
             found += self._reset(before, operation, outcome.answer, now)
@@ -208,6 +209,8 @@ class Oracle:
                     f"{self.settings.max_length}",
                     f"len(now.request({name!r}).tokens) <= {self.settings.max_length}",
                 )
+
+    def _counters(self, now: Snapshot) -> Iterator[Violation]:
         for counter, says, should in now.counters:
             if says != should:
                 yield Violation(
@@ -424,7 +427,10 @@ class Oracle:
 
     def _why_stuck(self, stuck: list[RequestView]) -> str:
         holding = [v for v in stuck if v.blocks]
-        if any(self.clients[v.id].turns > 1 and v.state == "WAITING" for v in holding):
+        if any(
+            self.clients[v.id].request.session and v.delivered and v.state == "WAITING"
+            for v in holding
+        ):
             return "sessions whose next turn waits hold blocks"
         if any(v.state == "WAITING_FOR_REMOTE_KVS" for v in holding):
             return "a request whose load has ended holds blocks"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .generation import Generator
@@ -138,16 +138,14 @@ def replay(
 
 def explore(
     target: type[Target], generator: Generator, operations: int
-) -> Iterator[tuple[int, Failure | None]]:
-    """Perform drawn operations; yields after each how many were made, and the failure if any."""
+) -> tuple[int, Failure | None]:
+    """Perform drawn operations, then drain; how many were made, and the failure if there was one."""
     session = Session(target, generator.plan.settings)
     try:
         for count in range(1, operations + 1):
-            operation = generator.next(session.target, session.now)
-            failure = session.apply(operation)
-            yield count, failure
+            failure = session.apply(generator.next(session.target, session.now))
             if failure is not None:
-                return
-        yield operations, session.apply(Operation("drain"))
+                return count, failure
+        return operations + 1, session.apply(Operation("drain"))
     finally:
         session.target.close()

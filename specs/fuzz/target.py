@@ -254,8 +254,21 @@ class Target(abc.ABC):
     #: serves its clients only between steps lists those that reach it all the same.
     calls_when_full: ClassVar[frozenset[str] | None] = None  # None: every call
 
+    #: Lines that a generated test starts with, before its imports.
+    test_preamble: ClassVar[str] = ""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    @classmethod
+    def version(cls) -> str:
+        """The engine's name and version, for reports."""
+        return cls.__name__
+
+    @classmethod
+    def test_needs(cls, settings: Settings) -> tuple[str, ...]:
+        """Definitions, as "module:name", that a generated test needs and no name leads to."""
+        return ()
 
     @classmethod
     def features_with(cls, connector: str) -> frozenset[Feature]:

