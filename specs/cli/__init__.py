@@ -29,6 +29,7 @@ class Listed:
 
 
 COMMANDS: tuple[Listed, ...] = (
+    Listed("fuzz", "Look for faults of an engine; write each as a stand-alone pytest."),
     Listed("conform", "Replay traces against the declaration; say where the first one departs."),
     Listed("model", "Fetch a model into the cache, list models, export one.", "runtime"),
 )

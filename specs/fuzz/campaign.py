@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .findings import Finding
 from .generation import Generator, Plan, RandomDraw, chance, plan
 from .run import Failure, explore
 from .shrink import Shrinker
-from .target import Feature, Target
+from .target import Target
 
 #: Operations in one run.
 LENGTH = 70
@@ -84,12 +84,11 @@ def search(
         draw = RandomDraw(run_seed)
         chosen = _plan(draw, target, faults, connector, report.findings)
         generator = Generator(chosen, draw)
-        count, failure = explore(target, generator, LENGTH)
-        report.operations += count
+        done, failure = explore(target, generator, LENGTH)
+        report.operations += len(done)
+        for operation in done:
+            report.by_operation[operation.name] = report.by_operation.get(operation.name, 0) + 1
         if failure is not None:
-            for operation in failure.operations:
-                tally = report.by_operation
-                tally[operation.name] = tally.get(operation.name, 0) + 1
             _record(report, known, failure, run_seed, began)
         report.seconds = time.monotonic() - began
 
@@ -127,10 +126,3 @@ def _record(
     finding = Finding(smallest, 1, seed, report.operations, time.monotonic() - began)
     known[key] = finding
     report.findings.append(finding)
-
-
-def without_faults(chosen: Plan) -> Plan:
-    """The plan for a legal environment."""
-    features = chosen.features - {Feature.LATE_SIGNALS}
-    weights = {**chosen.weights, "lose": 0, "duplicate": 0}
-    return replace(chosen, features=features, weights=weights)

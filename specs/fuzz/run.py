@@ -138,14 +138,19 @@ def replay(
 
 def explore(
     target: type[Target], generator: Generator, operations: int
-) -> tuple[int, Failure | None]:
-    """Perform drawn operations, then drain; how many were made, and the failure if there was one."""
+) -> tuple[tuple[Operation, ...], Failure | None]:
+    """Perform drawn operations and then a drain, on a fresh engine, until a rule breaks.
+
+    Returns the operations that were performed, and the failure if there was one.
+    """
     session = Session(target, generator.plan.settings)
     try:
-        for count in range(1, operations + 1):
+        for _ in range(operations):
             failure = session.apply(generator.next(session.target, session.now))
             if failure is not None:
-                return count, failure
-        return operations + 1, session.apply(Operation("drain"))
+                break
+        else:
+            failure = session.apply(Operation("drain"))
+        return tuple(session.done), failure
     finally:
         session.target.close()

@@ -1,1 +1,45 @@
-"""The engines that the fuzzer knows by name."""
+"""The engines that the fuzzer knows by name; any other is named as `module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from ..target import Target
+
+KNOWN = {
+    "vllm": "kvproof.specs.fuzz.targets.vllm:VllmScheduler",
+    "vllm-async": "kvproof.specs.fuzz.targets.vllm:VllmAsyncScheduler",
+    "runtime": "kvproof.specs.fuzz.targets.runtime:RuntimeEngine",
+}
+
+
+class UnknownTargetError(ValueError):
+    """There is no such target; the text says what would be one."""
+
+
+def load(name: str) -> type[Target]:
+    """The class that a name stands for.
+
+    Raises UnknownTargetError when the name leads to no Target, and ModuleNotFoundError when the
+    target's own dependencies are missing.
+    """
+    module_name, colon, class_name = KNOWN.get(name, name).partition(":")
+    if not colon:
+        raise UnknownTargetError(
+            f"{name} is no target: use one of {', '.join(KNOWN)}, or module:Class"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path and name not in KNOWN:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise UnknownTargetError(f"there is no module {module_name}") from error
+        raise
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Target)):
+        raise UnknownTargetError(f"{module_name} has no Target named {class_name}")
+    return found

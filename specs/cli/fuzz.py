@@ -1,0 +1,95 @@
+"""`kvproof fuzz`: look for faults of an engine, write each as a stand-alone pytest."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..fuzz import report as reports
+from ..fuzz.campaign import Budget, Report, search
+from ..fuzz.oracle import RULES
+from ..fuzz.targets import KNOWN, UnknownTargetError, load
+from . import exits
+
+
+def command(
+    target: Annotated[
+        str, typer.Option(help=f"The engine: {', '.join(KNOWN)}, or module:Class.")
+    ] = "runtime",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to search.")] = 60.0,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many operations instead.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed, the same runs.")] = 0,
+    connector: Annotated[
+        str | None, typer.Option(help="Only with this connector of the target.")
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option(help="Also lose and repeat transfers' signals, in some of the runs.")
+    ] = True,
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Where the pytests of the findings go.")
+    ] = Path("kvproof-findings"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write the report as a JUnit file.")] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules, and stop.")] = False,
+) -> int:
+    """Look for faults of an engine; write each as a pytest that imports that engine only."""
+    console = Console()
+    if rules:
+        for name, words in RULES.items():
+            console.print(f"[bold]{name}[/]: {words}")
+        return exits.OK
+    try:
+        kind = load(target)
+        if connector is not None and connector not in kind.connectors:
+            raise UnknownTargetError(
+                f"{target} has no connector {connector}: use one of {', '.join(kind.connectors)}"
+            )
+    except UnknownTargetError as error:
+        raise typer.BadParameter(str(error)) from error
+    budget = Budget(seconds=None if operations else seconds, operations=operations)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=as_json,
+    ) as bar:
+        task = bar.add_task(f"fuzzing {target}", total=1.0, done="")
+
+        def progress(report: Report, used: float) -> None:
+            done = f"{report.operations} operations, {len(report.findings)} findings"
+            bar.update(task, completed=used, done=done)
+
+        report = search(kind, budget, seed, faults, connector, progress)
+    how = f"kvproof fuzz --target {target} --seed {seed}"
+    paths = reports.write_tests(report, out, how)
+    if junit is not None:
+        reports.write_junit(report, junit)
+    if as_json:
+        typer.echo(json.dumps(reports.as_dict(report, paths), indent=2))
+    else:
+        _print(console, report, paths, out)
+    return exits.FAILED if report.findings else exits.OK
+
+
+def _print(console: Console, report: Report, paths: dict[str, Path], out: Path) -> None:
+    if report.findings:
+        console.print(reports.table(report))
+        legal = sum(finding.legal for finding in report.findings)
+        console.print(
+            f"[red]{len(report.findings)} findings[/], {legal} of them in a legal environment; "
+            f"{len(paths)} pytests in {out}"
+        )
+    else:
+        console.print("[green]no rule was broken[/]")
+    console.print(
+        f"{report.operations} operations in {report.runs} runs, {report.seconds:.1f} s, "
+        f"seed {report.seed}"
+    )
