@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from kvproof.runtime.server.app import create_app
 from kvproof.runtime.server.run import _Server, listen, uvicorn_config
 from kvproof.runtime.server.settings import ServerConfig
@@ -57,9 +56,8 @@ def serve() -> Iterator[Any]:
         thread.start()
         running.append((server, thread, engine))
         assert ready.wait(10)
-        return Served(
-            "http://127.0.0.1:%d" % listening.getsockname()[1], engine, app, tokenizer
-        )
+        port = listening.getsockname()[1]
+        return Served(f"http://127.0.0.1:{port}", engine, app, tokenizer)
 
     yield start
     for server, thread, engine in running:

@@ -117,7 +117,10 @@ def test_logprobs_have_openais_two_shapes(served):
 def test_a_conversation_is_rendered_by_the_models_template(served):
     messages = [
         {"role": "developer", "content": "be kind"},
-        {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}],
+        },
     ]
     rendered = "system: be kind\nuser: hello\nassistant: "
     assert "add_generation_prompt" in TEMPLATE

@@ -1,10 +1,9 @@
 """A tokenizer that needs no model: one token a byte, and a chat template."""
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
-
 from kvproof.runtime.model.chat import ChatTemplate
 from kvproof.runtime.model.tokenizer import Tokenizer
+from tokenizers import decoders, models, pre_tokenizers
 
 END = "<|end|>"
 TEMPLATE = (

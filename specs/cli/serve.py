@@ -1,0 +1,130 @@
+"""`kvproof serve`: a model over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import exits
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A known name, a directory or a GGUF file.")
+    ] = "smollm2-135m",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    name: Annotated[
+        str | None, typer.Option("--served-model-name", help="As clients call it.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device_blocks: Annotated[int, typer.Option(min=2, help="KV blocks on the device.")] = 512,
+    block_size: Annotated[int, typer.Option(min=1, help="Tokens a block.")] = 16,
+    host_tier_gb: Annotated[
+        float, typer.Option(min=0, help="Host memory for KV, GB; 0: no tier.")
+    ] = 0.0,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 32,
+    max_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens a step.")] = 2048,
+    max_model_len: Annotated[
+        int, typer.Option(min=2, help="Tokens of a request, output included.")
+    ] = 2048,
+    steps_in_flight: Annotated[int, typer.Option(min=1, max=2, help="Steps launched ahead.")] = 1,
+    policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
+    session_deadline: Annotated[
+        float, typer.Option(min=1, help="Seconds a session stays parked.")
+    ] = 300.0,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="Key of /v1; give it again for more tenants.")
+    ] = None,
+    admin_api_key: Annotated[str | None, typer.Option(help="Opens admin and debug routes.")] = None,
+    dev: Annotated[
+        bool, typer.Option(help="Admin and debug routes without a key, loopback only.")
+    ] = False,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of a web page to allow.")
+    ] = None,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Live at once; more are answered 503.")
+    ] = 256,
+    max_requests_per_key: Annotated[int, typer.Option(min=1, help="More are answered 429.")] = 128,
+    max_queued: Annotated[int, typer.Option(min=1, help="Live without a first token.")] = 128,
+    max_sessions_per_key: Annotated[int, typer.Option(min=1, help="More are answered 429.")] = 16,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Largest body.")] = 4.0,
+    on_sigterm: Annotated[str, typer.Option(help="drain or abort.")] = "drain",
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds until a drain aborts.")
+    ] = 30.0,
+    test_connector_delay: Annotated[
+        float,
+        typer.Option(
+            min=0, help="FOR TESTS ONLY: seconds by which every load from the tier is delayed."
+        ),
+    ] = 0.0,
+    check: Annotated[
+        bool, typer.Option(help="Recompute every count after each step; slow.")
+    ] = False,
+) -> int:
+    """Serve MODEL with OpenAI's API; Ctrl-C or SIGTERM ends it in good order."""
+    from ...runtime.model.errors import ModelError
+    from ...runtime.server.assemble import EngineOptions, assemble
+    from ...runtime.server.run import serve
+    from ...runtime.server.settings import ServerConfig, ServerConfigError
+
+    if on_sigterm not in ("drain", "abort"):
+        raise typer.BadParameter(f"{on_sigterm} is not drain or abort", param_hint="--on-sigterm")
+    if test_connector_delay and not host_tier_gb:
+        raise typer.BadParameter(
+            "there are no loads without --host-tier-gb", param_hint="--test-connector-delay"
+        )
+    try:
+        config = ServerConfig(
+            model_name=name or model,
+            max_model_len=max_model_len,
+            host=host,
+            port=port,
+            api_keys=tuple(api_key or ()),
+            admin_api_key=admin_api_key,
+            dev=dev,
+            allowed_origins=tuple(allowed_origin or ()),
+            max_requests=max_requests,
+            max_requests_per_key=max_requests_per_key,
+            max_queued=max_queued,
+            max_sessions_per_key=max_sessions_per_key,
+            max_body=int(max_body_mb * (1 << 20)),
+            session_deadline=session_deadline,
+            drain=on_sigterm == "drain",
+            drain_timeout=drain_timeout,
+        )
+    except ServerConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    options = EngineOptions(
+        dtype=dtype,
+        device=device,
+        device_blocks=device_blocks,
+        block_size=block_size,
+        host_tier_bytes=int(host_tier_gb * 1e9),
+        max_num_seqs=max_num_seqs,
+        max_batched_tokens=max_batched_tokens,
+        max_model_len=max_model_len,
+        steps_in_flight=steps_in_flight,
+        policy=policy,
+        session_deadline=session_deadline,
+        test_load_delay=test_connector_delay,
+        check=check,
+    )
+    try:
+        engine, tokenizer = assemble(model, options)
+    except (ModelError, MemoryError, ValueError) as error:
+        typer.echo(f"kvproof serve: {error}", err=True)
+        return exits.USAGE
+    if test_connector_delay:
+        typer.echo(f"TEST CONNECTOR: every load is delayed by {test_connector_delay:g} s", err=True)
+    try:
+        serve(engine, tokenizer, config, lambda url: typer.echo(f"serving {model} on {url} "))
+    except OSError as error:
+        engine.shutdown(False, 0.0)
+        typer.echo(f"kvproof serve: {host}:{port}: {error}", err=True)
+        return exits.FAILED
+    return exits.OK

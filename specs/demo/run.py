@@ -1,0 +1,109 @@
+"""The demo as a whole: proofs, model, server, scenario, verdict."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from . import scenario
+from .client import Api
+from .fetch import fetched
+from .proofs import ProofReport, prove
+from .rows import Row
+from .server import served
+from .view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `kvproof demo` was asked for. `load_delay` in seconds."""
+
+    model: str
+    url: str | None
+    load_delay: float
+    proofs: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it."""
+
+    proofs: ProofReport | None = None
+    rows: list[tuple[str, Row]] = field(default_factory=list)
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was run holds."""
+        trials = sum(len(part.trials) for part in scenario.PARTS)
+        complete = len(self.rows) == trials
+        proved = self.proofs is None or self.proofs.holds
+        return proved and complete and all(row.holds for _, row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "holds": self.holds,
+            "proofs": None if self.proofs is None else self.proofs.as_dict(),
+            "trials": [row.as_dict() | {"part": part} for part, row in self.rows],
+        }
+
+
+def run_demo(console: Console, options: Options) -> Report:
+    """Run it all, shown on `console`. Raises DemoError when it cannot go on."""
+    report = Report()
+    if options.proofs:
+        report.proofs = prove(console)
+    console.rule("The reset scenario, over HTTP", align="left")
+    with _server(console, options) as api:
+        view = View(console, _caption(options))
+        with view.shown():
+            view.step("tokenising the prompts")
+            bench = scenario.prepare(api)
+            view.watch(bench)
+            for done in scenario.warm_up(bench):
+                view.step(f"undisturbed run of each prompt: {done} of {scenario.PROMPTS}")
+            for part, row in scenario.run(bench):
+                report.rows.append((part.title, row))
+                view.add(part.title, row)
+            bench.streams, bench.doing = [], ""
+    _verdict(console, report)
+    return report
+
+
+@contextlib.contextmanager
+def _server(console: Console, options: Options) -> Iterator[Api]:
+    if options.url is not None:
+        yield Api(options.url)
+        return
+    fetched(console, options.model)
+    command = scenario.server_options(options.load_delay)
+    console.print(f"kvproof serve {options.model} {' '.join(command)}", style="dim", soft_wrap=True)
+    with served(options.model, command) as api:
+        yield api
+
+
+def _caption(options: Options) -> str:
+    blocks, size = scenario.DEVICE_BLOCKS, scenario.BLOCK_SIZE
+    return (
+        f"{options.model}, float32, {blocks} device blocks of {size} tokens, "
+        f"{scenario.HOST_TIER_GB} GB host tier that the resets leave alone. The prompts' blocks "
+        f"are not on the device, so they are loaded back; a test connector delays each load by "
+        f"{options.load_delay:g} s (the copy itself is real), so that the resets meet it."
+    )
+
+
+def _verdict(console: Console, report: Report) -> None:
+    failed = [(row.name, what) for _, row in report.rows for what in row.failed]
+    for name, what in failed:
+        console.print(f"{name}: NOT: {what}", style="bold red", soft_wrap=True)
+    if report.proofs is not None and not report.proofs.holds:
+        console.print("The proofs do not hold; see their table.", style="bold red")
+    if report.holds:
+        checks = sum(len(row.passed) for _, row in report.rows)
+        console.print(
+            f"Every row holds: {len(report.rows)} trials, {checks} checks.", style="bold green"
+        )
