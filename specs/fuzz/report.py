@@ -38,20 +38,18 @@ def table(report: Report) -> Table:
     """The findings, one a row."""
     found = Table(title=f"{report.target.version()}: {len(report.findings)} findings")
     found.add_column("#", justify="right")
-    found.add_column("finding", ratio=3)
-    found.add_column("what happened", ratio=4)
-    found.add_column("environment")
-    found.add_column("connector")
-    found.add_column("operations", justify="right")
+    found.add_column("finding", ratio=1, overflow="fold")
+    found.add_column("needs", overflow="fold")
+    found.add_column("calls", justify="right")
     found.add_column("met", justify="right")
     for number, finding in enumerate(report.findings, 1):
         failure = finding.failure
+        needs = [] if failure.settings.connector == "none" else [failure.settings.connector]
+        needs += [] if finding.legal else ["injected faults"]
         found.add_row(
             str(number),
-            finding.title,
-            failure.violation.message,
-            "legal" if finding.legal else "[yellow]injected faults[/]",
-            failure.settings.connector,
+            f"[bold]{finding.title}[/]\n{failure.violation.message}",
+            "\n".join(needs),
             str(len(failure.operations)),
             str(finding.count),
         )

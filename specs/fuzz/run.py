@@ -61,6 +61,7 @@ class Session:
         self.oracle = Oracle(self.target)
         self.now: Snapshot = self.target.snapshot()
         self.done: list[Operation] = []
+        self.broken = False
 
     def apply(self, operation: Operation) -> Failure | None:
         """Perform one operation; the failure that it brought, if any."""
@@ -81,13 +82,14 @@ class Session:
         return self._failure(found[0]) if found else None
 
     def _failure(self, violation: Violation, place: str = "", trace: str = "") -> Failure:
+        self.broken = True
         return Failure(self.kind, self.settings, tuple(self.done), violation, place, trace)
 
     def _escaped(self, operation: Operation, error: Exception, before: Snapshot) -> Failure:
         place = engine_place(error)
         trace = "".join(traceback.format_exception(error))
         name, kind = operation.name, type(error).__name__
-        message = f"{operation} raised {kind}: {str(error)[:200] or '(no text)'}"
+        message = f"{operation} raised {kind}: {_short(error)}"
         after = self._look() or before
         if name in ("pause", "sleep", "wake") and after.mode != before.mode:
             violation = Violation(
@@ -108,6 +110,11 @@ class Session:
             return self.target.snapshot()
         except Exception:
             return None
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).partition("\n")[0]
+    return (text if len(text) <= 90 else f"{text[:87].rstrip()}...") or "(no text)"
 
 
 def engine_place(error: BaseException) -> str:
