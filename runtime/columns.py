@@ -28,20 +28,20 @@ STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELI
 )  # fmt: skip
 
 
-def _make_loader() -> Callable[[Any, Sequence[int]], None]:
-    """`record.a, record.b, … = values`, written out for the declared facts.
+def make_loader(names: Sequence[str]) -> Callable[[Any, Sequence[int]], None]:
+    """`record.a, record.b, … = values`, written out for the fields of a record.
 
     A loop of setattr costs ten times as much, and events are loaded by the ten thousand.
     """
     scope: dict[str, Any] = {}
-    targets = ", ".join(f"r.{name}" for name in FACTS)
+    targets = ", ".join(f"r.{name}" for name in names)
     exec(f"def load(r, values):\n    {targets} = values\n", scope)
     loader: Callable[[Any, Sequence[int]], None] = scope["load"]
     return loader
 
 
 #: Set every fact of a record from a sequence in the order of FACTS.
-load_facts = _make_loader()
+load_facts = make_loader(FACTS)
 #: Every fact of a record, in the order of FACTS.
 facts_of: Callable[[Any], tuple[int, ...]] = attrgetter(*FACTS)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ from ..statemachine.states import (
     IN_RUNNING,
     IN_WAITING,
     UNKNOWN,
+    WAITING_FOR_REMOTE_KVS,
+    WAITING_FOR_STREAMING_REQ,
 )
 from .api import EngineConfig
-from .columns import FACTS, STATE, BatchView, Int64Array, read_only
+from .columns import FACTS, STATE, BatchView, Int64Array, make_loader, read_only
 from .containers import SortedRows
 from .holds import BlockLedger
 from .prefix import BlockHasher
@@ -36,6 +39,10 @@ HISTORY = 64
 
 #: (time, event, source, dest, code): one remembered transition.
 HistoryEntry = tuple[float, int, int, int, int]
+
+
+_load_engine = make_loader(tuple(EngineFacts.KINDS))
+_engine_facts = attrgetter(*EngineFacts.KINDS)
 
 
 class LifecycleState:
@@ -71,6 +78,10 @@ class LifecycleState:
         self._waiting = SortedRows()
         self._running = SortedRows()
         self._blocked: dict[int, None] = {}
+        #: Those of the blocked that are parked between turns, the longest parked first.
+        self._parked: dict[int, None] = {}
+        #: Those that wait for a load.
+        self._loading_rows: dict[int, None] = {}
         #: Rows that are finished and not yet forgotten.
         self._finished: dict[int, None] = {}
         self._row_of: dict[str, int] = {}
@@ -102,7 +113,9 @@ class LifecycleState:
     @property
     def engine(self) -> EngineFacts:
         """A copy of the engine's record."""
-        return EngineFacts(**self._engine.as_dict())
+        copy = EngineFacts.__new__(EngineFacts)
+        _load_engine(copy, _engine_facts(self._engine))
+        return copy
 
     @property
     def processed(self) -> int:
@@ -133,6 +146,21 @@ class LifecycleState:
     def blocked(self) -> dict[int, None]:
         """The rows that wait for an outside party."""
         return self._blocked
+
+    @property
+    def parked(self) -> dict[int, None]:
+        """The sessions that wait for their client, the longest parked first."""
+        return self._parked
+
+    @property
+    def loading_rows(self) -> dict[int, None]:
+        """The rows that wait for a load."""
+        return self._loading_rows
+
+    @property
+    def reserved(self) -> int:
+        """Blocks promised to those whose prefix is or was loaded, to run afterwards."""
+        return self._reserved
 
     @property
     def finished(self) -> dict[int, None]:
@@ -270,6 +298,10 @@ class LifecycleState:
             self._running.add(record.priority, record.arrival, row)
         elif where == IN_BLOCKED:
             self._blocked[row] = None
+            if state == WAITING_FOR_STREAMING_REQ:
+                self._parked[row] = None
+            elif state == WAITING_FOR_REMOTE_KVS:
+                self._loading_rows[row] = None
 
     def _leave(self, row: int, record: Any, source: int) -> None:
         if source == UNKNOWN:
@@ -284,3 +316,5 @@ class LifecycleState:
             self._running.remove(record.priority, record.arrival, row)
         elif where == IN_BLOCKED:
             del self._blocked[row]
+            self._parked.pop(row, None)
+            self._loading_rows.pop(row, None)

@@ -1,0 +1,323 @@
+"""The engine: its core behind a loop in a thread of its own, safe to be called from any thread.
+
+A call is put into the inbox and carried out by the loop between two steps; what it waits for is a
+future. Should the loop fail, every waiting caller gets EngineFailedError, every request an error,
+and the engine says so in `healthy`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..statemachine.states import STOPPED
+from .api import (
+    CallResult,
+    EngineClosedError,
+    EngineConfig,
+    EngineError,
+    EngineFailedError,
+    EngineStats,
+    FinishReason,
+    Holder,
+    RequestInfo,
+    RequestOutput,
+    ResetResult,
+)
+from .control import EngineCore
+from .protocols import Connector, Int32Array, Runner
+from .sampling_params import SamplingParams
+from .sessions import OnOutput, TextFactory
+
+__all__ = ["Engine", "EngineCore"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for which the loop waits for the device before it looks at its inbox again.
+_STEP_PATIENCE = 0.02
+#: Seconds between two looks at a connector whose transfers have not ended.
+_POLL = 0.001
+#: Seconds between two looks when nothing is expected at all.
+_IDLE = 5.0
+
+
+class Engine:
+    """Serves requests on a runner, and on a connector's tier if there is one.
+
+    All methods may be called from any thread; those that wait say so. `on_output` is called on
+    the loop's thread: hand over quickly.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        connector: Connector | None = None,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        text: TextFactory | None = None,
+        vocabulary: int | None = None,
+    ) -> None:
+        self.core = EngineCore(
+            config, runner, connector, eos_token_ids=eos_token_ids, text=text,
+            vocabulary=vocabulary,
+        )  # fmt: skip
+        self.config = config
+        self._inbox: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._bell = threading.Condition()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kvproof-engine", daemon=True)
+        self._thread.start()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        tokens: Int32Array | Sequence[int],
+        params: SamplingParams,
+        *,
+        on_output: OnOutput,
+        priority: int = 0,
+        resumable: bool = False,
+        salt: bytes = b"",
+        text: TextFactory | None = None,
+    ) -> None:
+        """Take a request in. Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
+
+        tokens: ids of the prompt. priority: lower runs first, under policy "priority". resumable:
+        a session whose input stays open. salt: requests of another salt share no prefix with it.
+        """
+        self.call(
+            lambda: self.core.add_request(
+                request_id, tokens, params, on_output=on_output, priority=priority,
+                resumable=resumable, salt=salt, text=text,
+            )
+        )  # fmt: skip
+
+    def add_chunk(
+        self,
+        request_id: str,
+        tokens: Int32Array | Sequence[int],
+        params: SamplingParams | None = None,
+    ) -> None:
+        """A session's next input. Raises UnknownRequestError, SessionError, InvalidRequestError."""
+        self.call(lambda: self.core.add_chunk(request_id, tokens, params))
+
+    def close_input(self, request_id: str) -> None:
+        """A session gets no further input. Raises UnknownRequestError, SessionError."""
+        self.call(lambda: self.core.close_input(request_id))
+
+    def abort(self, request_id: str) -> bool:
+        """The client gives up. False when the request is finished or unknown."""
+        return self.call(lambda: self.core.abort(request_id))
+
+    # --- the engine as a whole ------------------------------------------------------------------
+
+    def reset_prefix_cache(
+        self,
+        reset_running_requests: bool = False,
+        reset_connector: bool = False,
+        wait: float = 0.0,
+    ) -> ResetResult:
+        """Forget every cached prefix; falsy, with its holders, when refused. Waits."""
+        return self.begin_reset(reset_running_requests, reset_connector, wait).result()
+
+    def begin_reset(
+        self,
+        reset_running_requests: bool = False,
+        reset_connector: bool = False,
+        wait: float = 0.0,
+    ) -> Future[ResetResult]:
+        """The same without waiting; cancelling the future gives a waiting reset up."""
+        return self.call(
+            lambda: self.core.reset_prefix_cache(reset_running_requests, reset_connector, wait)
+        )
+
+    def pause(self, mode: str = "abort", clear_cache: bool = False) -> CallResult:
+        """Stop stepping; waits until the pause is reached. Raises RejectedCallError."""
+        return self.begin_pause(mode, clear_cache).result()
+
+    def begin_pause(self, mode: str = "abort", clear_cache: bool = False) -> Future[CallResult]:
+        """The same without waiting."""
+        return self.call(lambda: self.core.pause(mode, clear_cache))
+
+    def resume(self) -> CallResult:
+        """Go on after a pause. Raises RejectedCallError."""
+        return self.call(self.core.resume)
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> CallResult:
+        """Give memory back; waits until it is. Raises RejectedCallError."""
+        return self.begin_sleep(level, mode).result()
+
+    def begin_sleep(self, level: int = 1, mode: str = "abort") -> Future[CallResult]:
+        """The same without waiting."""
+        return self.call(lambda: self.core.sleep(level, mode))
+
+    def wake(self, tags: Iterable[str] = ("weights", "cache")) -> CallResult:
+        """Take memory again. Raises RejectedCallError."""
+        return self.call(lambda: self.core.wake(tags))
+
+    def weights_changed(self) -> CallResult:
+        """Nothing computed with older weights can be a hit any more. Raises RejectedCallError."""
+        return self.call(self.core.weights_changed)
+
+    def is_paused(self) -> bool:
+        """Whether nothing runs because a client asked for it."""
+        return self.core.is_paused()
+
+    def is_sleeping(self) -> bool:
+        """Whether memory is given back."""
+        return self.core.is_sleeping()
+
+    def shutdown(self, drain: bool = True, timeout: float = 60.0) -> None:
+        """Finish what is there, or end it; waits until the loop's thread is gone.
+
+        With `drain`, what is not finished after `timeout` seconds is aborted.
+        """
+        try:
+            stopped = self.call(lambda: self.core.shutdown(drain, timeout))
+        except (EngineClosedError, EngineFailedError):
+            self._thread.join()
+            return
+        stopped.result()
+        self._thread.join()
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def holds(self) -> list[Holder]:
+        """Who keeps which blocks, since when."""
+        return self.call(self.core.holds)
+
+    def stats(self) -> EngineStats:
+        """One consistent picture of the counters."""
+        return self.call(self.core.stats)
+
+    def request_info(self, request_id: str) -> RequestInfo | None:
+        """One request's facts and last transitions, also after its end."""
+        return self.call(lambda: self.core.request_info(request_id))
+
+    def trace(self, path: str | Path | None) -> None:
+        """Write every transition from now on to a file, as JSON lines; None ends the trace."""
+        self.call(lambda: self.core.trace(path))
+
+    def healthy(self) -> tuple[bool, str]:
+        """Whether requests can be served, and if not, why. Never waits."""
+        if self._failure is not None:
+            return False, f"the engine has failed: {self._failure}"
+        return self.core.healthy()
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Carry out a function on the loop's thread, between two steps, and return its result.
+
+        Raises what it raises; EngineFailedError when the loop has failed, EngineClosedError when
+        it has stopped.
+        """
+        if threading.current_thread() is self._thread:
+            return function()
+        answer: Future[T] = Future()
+        with self._bell:
+            self._refuse_if_over()
+            self._inbox.append((function, answer))
+            self._bell.notify()
+        return answer.result()
+
+    def _refuse_if_over(self) -> None:
+        if self._failure is not None:
+            raise EngineFailedError(str(self._failure)) from self._failure
+        if self.core.lifecycle.mode == STOPPED:
+            raise EngineClosedError("the engine has stopped")
+
+    def _run(self) -> None:
+        try:
+            while self.core.lifecycle.mode != STOPPED:
+                self._turn()
+        except BaseException as error:
+            _log.exception("the engine's loop has failed")
+            self._fail(error)
+            return
+        self._answer_the_rest(EngineClosedError("the engine has stopped"))
+
+    def _turn(self) -> None:
+        """One turn: clients first, then what is due, then a step, then its result or a wait."""
+        core = self.core
+        self._serve_clients()
+        core.tick()
+        launched = core.launch_step()
+        full = core.in_flight >= self.config.steps_in_flight
+        if core.in_flight and (full or not launched):
+            try:
+                core.finish_step(_STEP_PATIENCE)
+            except TimeoutError:
+                return
+        elif not launched:
+            self._wait()
+
+    def _serve_clients(self) -> None:
+        while self._inbox:
+            with self._bell:
+                function, answer = self._inbox.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(function())
+            except EngineError as error:
+                answer.set_exception(error)
+            except BaseException as error:
+                answer.set_exception(_failed(error))
+                raise
+
+    def _wait(self) -> None:
+        """Nothing to compute: sleep until a client calls or something is due."""
+        core = self.core
+        if core.lifecycle.mode == STOPPED:
+            return
+        seconds = core.next_time()
+        if core.lifecycle.open_transfers():
+            seconds = _POLL
+        with self._bell:
+            if not self._inbox:
+                self._bell.wait(_IDLE if seconds is None else min(seconds, _IDLE))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._bell:
+            self._failure = error
+        self._answer_the_rest(_failed(error))
+        self.core.fail_calls(_failed(error))
+        for request in self.core.requests():
+            output = RequestOutput(
+                request.id, finish_reason=FinishReason.ERROR, error=f"the engine failed: {error}"
+            )
+            try:
+                request.on_output(output)
+            except Exception:
+                _log.exception("on_output of %r failed", request.id)
+        try:
+            self.core.runner.close()
+            if self.core.transfers is not None:
+                self.core.transfers.close()
+        except Exception:
+            _log.exception("closing after a failure")
+
+    def _answer_the_rest(self, error: BaseException) -> None:
+        while True:
+            with self._bell:
+                if not self._inbox:
+                    return
+                _, answer = self._inbox.popleft()
+            answer.set_exception(error)
+
+
+def _failed(error: BaseException) -> EngineFailedError:
+    failed = EngineFailedError(f"{type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

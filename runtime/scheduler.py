@@ -1,0 +1,434 @@
+"""Who runs in the next step: `plan` reads and decides, `carry_out` lets the lifecycle do it.
+
+    plan       running requests first, in the policy's order, each as many tokens as the budget
+               leaves; then waiting ones, as long as blocks, budget and places last
+    carry_out  errors, reclaims, victims, loads, admissions, launch
+
+Where a block is short, the plan looks for someone who must make room for the one that lacks it:
+parked sessions first, then resident waiting requests behind it, then running ones behind it, the
+last first. It names nobody unless that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ..statemachine.facts import EngineFacts
+from ..statemachine.gates import finishes_work, starts_work
+from ..statemachine.lanes import capacity, in_flight, length, must_grow
+from ..statemachine.policy import ahead, may_be_victim, must_reclaim_waiting, never_fits
+from ..statemachine.states import PREEMPTED
+from .columns import Int64Array
+from .events import Outcome
+from .lifecycle import LaunchedStep, Lifecycle
+from .room import Room
+
+
+class RemotePrefix(Protocol):
+    """What a tier, or a load under way, has of a request's prefix behind its device hits."""
+
+    @property
+    def length(self) -> int:
+        """Its blocks."""
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """Those of them that a load under way writes already; they are shared."""
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Those of them for which a load has to start, into fresh blocks."""
+
+
+class Loads(Protocol):
+    """The part of the transfer manager that the scheduler needs."""
+
+    def remote_prefix(self, row: int, hits: int) -> RemotePrefix | None:
+        """What can be loaded for the request in `row` behind `hits` device blocks. Reads only."""
+
+    def admit(self, row: int, hits: Sequence[int], remote: RemotePrefix, reserve: int) -> Outcome:
+        """Let it wait for its load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that starts to run: its hold covers hits and new blocks, a step its tokens."""
+
+    row: int
+    hits: Sequence[int]
+    new: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A request that waits for its prefix first."""
+
+    row: int
+    hits: Sequence[int]
+    remote: RemotePrefix
+    reserve: int
+
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the next step is to be, and who makes room for it. Data only."""
+
+    rows: Int64Array = field(default_factory=lambda: _NO_ROWS)  # [n] running already
+    tokens: Int64Array = field(default_factory=lambda: _NO_ROWS)  # [n] to compute of each
+    new_blocks: Int64Array = field(default_factory=lambda: _NO_ROWS)  # [n] that its table lacks
+    errors: list[int] = field(default_factory=list)  # rows that can never run
+    reclaims: list[int] = field(default_factory=list)
+    victims: list[int] = field(default_factory=list)  # the last in order first
+    stalled: list[int] = field(default_factory=list)  # running, and short of blocks
+    loads: list[Loading] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (
+            self.rows.size
+            or self.errors
+            or self.reclaims
+            or self.victims
+            or self.loads
+            or self.admissions
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """What became of a plan."""
+
+    launched: LaunchedStep | None
+    admitted: tuple[int, ...] = ()  # rows that run now and did not before
+    errors: tuple[int, ...] = ()
+    preempted: tuple[int, ...] = ()
+
+
+class Scheduler:
+    """FCFS or priority, chunked prefill under a token budget, preemption by recomputing."""
+
+    def __init__(self, lifecycle: Lifecycle, loads: Loads | None = None) -> None:
+        self._lifecycle = lifecycle
+        self._loads = loads
+        self._most_running = lifecycle.config.max_num_seqs
+
+    # --- planning -------------------------------------------------------------------------------
+
+    def plan(self, budget: int) -> Plan:
+        """The next step, of at most `budget` tokens. Reads only."""
+        lifecycle = self._lifecycle
+        plan = Plan()
+        engine = lifecycle.engine
+        if not finishes_work(engine) or not (engine.weights_resident and engine.cache_resident):
+            return plan
+        room = Room(lifecycle)
+        if len(lifecycle.running):
+            budget = self._plan_running(plan, room, budget, engine)
+        if len(lifecycle.waiting) and not plan.victims:
+            self._plan_waiting(plan, room, budget, engine)
+        return plan
+
+    def _plan_running(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> int:
+        """Every running request computes what it has not computed yet, within the budget."""
+        view = self._lifecycle.view
+        rows = self._lifecycle.running.array
+        computed = view.computed[rows]
+        target = length(view.prompt[rows], view.delivered[rows]) + view.expects[rows]
+        # A step beyond the turn's end would compute what is thrown away.
+        going = (target > computed) & (target < np.minimum(view.limit[rows], longest(engine)))
+        if not going.all():
+            rows, computed, target = rows[going], computed[going], target[going]
+        tokens = target - computed
+        total = int(tokens.sum())
+        if total > budget:
+            before = np.cumsum(tokens) - tokens
+            tokens = np.clip(budget - before, 0, tokens)
+            going = tokens > 0
+            rows, computed, tokens = rows[going], computed[going], tokens[going]
+            total = budget
+        covered = view.covered[rows]
+        size = engine.block_size
+        short = must_grow(computed, tokens, covered, size)
+        new_blocks = short * (-(-(computed + tokens) // size) - covered)
+        lacking = int(new_blocks.sum())
+        if lacking > room.free:
+            rows, tokens, new_blocks = self._make_room_to_grow(
+                plan, room, rows, computed + tokens, tokens, new_blocks, engine
+            )
+            total = int(tokens.sum())
+        else:
+            room.free -= lacking
+        plan.rows, plan.tokens, plan.new_blocks = rows, tokens, new_blocks
+        return budget - total
+
+    def _make_room_to_grow(
+        self,
+        plan: Plan,
+        room: Room,
+        rows: Int64Array,
+        ends: Int64Array,
+        tokens: Int64Array,
+        new_blocks: Int64Array,
+        engine: EngineFacts,
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Blocks are short: go through the running requests in order, one by one."""
+        kept = []
+        gone = set[int]()
+        for place, row in enumerate(rows.tolist()):
+            if row in gone:
+                continue
+            needed = int(new_blocks[place])
+            if never_fits(
+                int(ends[place]), engine.pool_blocks, engine.quarantined, engine.block_size
+            ):
+                plan.errors.append(row)
+                room.let_go(row)
+                continue
+            if needed > room.free:
+                behind = (victim for victim in self._behind(row) if victim not in gone)
+                victims = self._sacrifice(plan, room, row, lambda _, need=needed: need, behind)
+                gone.update(victims)
+            if needed > room.free:
+                plan.stalled.append(row)
+                continue
+            room.free -= needed
+            kept.append(place)
+        return rows[kept], tokens[kept], new_blocks[kept]
+
+    def _behind(self, row: int) -> Iterator[int]:
+        """The running requests that may be victims of `row`, the last in order first."""
+        view = self._lifecycle.view
+        priority, arrival = int(view.priority[row]), int(view.arrival[row])
+        for victim in self._lifecycle.running.array[::-1].tolist():
+            if not may_be_victim(
+                int(view.priority[victim]), int(view.arrival[victim]), priority, arrival
+            ):
+                return
+            yield victim
+
+    def _sacrifice(
+        self,
+        plan: Plan,
+        room: Room,
+        row: int,
+        needed: Callable[[Room], int],
+        victims: Iterable[int],
+    ) -> list[int]:
+        """Name who makes room for `row`, or nobody if all of them together are too few.
+
+        Returns the victims named. Afterwards `room.free` may still be short: what launched steps
+        touch comes back when they are processed, and is waited for.
+        """
+        trial = room.copy()
+        trial.look_at_steps()
+        reclaims: list[int] = []
+        preempted: list[int] = []
+        for group, chosen in ((self._reclaimable(row, plan), reclaims), (victims, preempted)):
+            for candidate in group:
+                if trial.enough(needed(trial)):
+                    break
+                trial.let_go(candidate)
+                chosen.append(candidate)
+        if not trial.enough(needed(trial)):
+            return []
+        room.__dict__.update(trial.__dict__)
+        plan.reclaims += reclaims
+        plan.victims += preempted
+        for victim in preempted:
+            self._drop_from_step(plan, room, victim)
+        return preempted
+
+    def _reclaimable(self, row: int, plan: Plan) -> Iterator[int]:
+        """Who holds blocks without running and must give them to `row`: parked, then waiting."""
+        lifecycle, view = self._lifecycle, self._lifecycle.view
+        for parked in lifecycle.parked:
+            if view.covered[parked] and parked not in plan.reclaims:
+                yield parked
+        waiting = lifecycle.waiting.array
+        if not waiting.size:
+            return
+        waiting = waiting[view.covered[waiting] > 0][::-1]
+        planned = {admission.row for admission in plan.admissions}
+        priority, arrival = view.priority[row], view.arrival[row]
+        for other in waiting.tolist():
+            if (
+                other not in planned
+                and other not in plan.reclaims
+                and must_reclaim_waiting(
+                    0, 1, view.priority[other], view.arrival[other], priority, arrival
+                )
+            ):
+                yield other
+
+    def _plan_waiting(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> None:
+        """Admit in the policy's order; who does not fit holds back those behind it."""
+        lifecycle, view = self._lifecycle, self._lifecycle.view
+        places = self._most_running - len(lifecycle.running)
+        loading = len(lifecycle.loading_rows)
+        works = starts_work(engine)
+        for row in lifecycle.waiting:
+            resident = view.covered[row] > 0
+            if not works and view.state[row] != PREEMPTED:
+                continue
+            if engine.pending_reset and not resident:
+                continue
+            if not resident and in_flight(view.newest_step[row], engine.processed):
+                return
+            if never_fits(
+                lifecycle.length(row), engine.pool_blocks, engine.quarantined, engine.block_size
+            ):
+                plan.errors.append(row)
+                continue
+            if plan.stalled and not self._is_ahead(row, plan.stalled[0]):
+                return
+            if budget <= 0:
+                return
+            hits = room.surviving(lifecycle.hits(row)) if not resident else ()
+            remote = None
+            if self._loads is not None and works and not resident and not engine.pending_reset:
+                remote = self._loads.remote_prefix(row, len(hits))
+            if remote is not None:
+                if places - loading <= 0:
+                    return
+                if not self._plan_load(plan, room, row, hits, remote):
+                    return
+                loading += 1
+                continue
+            if places <= 0 and not self._takes_a_place(plan, room, row):
+                return
+            tokens = self._plan_admission(plan, room, row, hits, budget)
+            if not tokens:
+                return
+            budget -= tokens
+            places -= 1
+            if plan.stalled or plan.victims:
+                return
+
+    def _plan_load(
+        self, plan: Plan, room: Room, row: int, hits: Sequence[int], remote: RemotePrefix
+    ) -> bool:
+        lifecycle = self._lifecycle
+        fresh = len(remote.keys)
+        reserve = self._blocks(row) - len(hits) - remote.length
+
+        def needed(in_room: Room) -> int:
+            return in_room.fresh(hits, fresh) + reserve
+
+        if needed(room) > room.free:
+            self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
+        if needed(room) > room.free or plan.victims:
+            return False
+        room.take(hits, fresh, reserve)
+        assert not lifecycle.view.reserved[row]
+        plan.loads.append(Loading(row, hits, remote, reserve))
+        return True
+
+    def _plan_admission(
+        self, plan: Plan, room: Room, row: int, hits: Sequence[int], budget: int
+    ) -> int:
+        """Room for all of its known tokens, or nothing. Returns the tokens of its first step."""
+        view = self._lifecycle.view
+        covered = int(view.covered[row])
+        reserved = int(view.reserved[row])
+        new = self._blocks(row) - covered - len(hits)
+
+        def needed(in_room: Room) -> int:
+            return in_room.fresh(hits, new) - reserved
+
+        if needed(room) > room.free:
+            self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
+        if needed(room) > room.free:
+            return 0
+        room.free += reserved
+        room.take(hits, new)
+        start = int(view.computed[row]) if covered else len(hits) * self._lifecycle.block_size
+        tokens = min(self._lifecycle.length(row) - start, budget)
+        plan.admissions.append(Admission(row, hits, new, tokens))
+        return tokens
+
+    def _blocks(self, row: int) -> int:
+        """Blocks for all known tokens of the request."""
+        return -(-self._lifecycle.length(row) // self._lifecycle.block_size)
+
+    def _weaker(self, row: int, plan: Plan) -> Iterator[int]:
+        """Who runs and may be preempted for a waiting request.
+
+        Of equal priority only those that cannot go on anyway: to throw away a younger request's
+        work for an older one's start gains nothing.
+        """
+        view = self._lifecycle.view
+        for victim in self._behind(row):
+            if victim not in plan.victims and (
+                victim in plan.stalled or view.priority[victim] > view.priority[row]
+            ):
+                yield victim
+
+    def _takes_a_place(self, plan: Plan, room: Room, row: int) -> bool:
+        """All places are taken: whether one of a weaker request becomes free, by preemption."""
+        victim = next(self._weaker(row, plan), None)
+        if victim is None:
+            return False
+        self._drop_from_step(plan, room, victim)
+        room.let_go(victim)
+        plan.victims.append(victim)
+        return True
+
+    def _drop_from_step(self, plan: Plan, room: Room, victim: int) -> None:
+        keep = plan.rows != victim
+        room.free += int(plan.new_blocks[~keep].sum())
+        plan.rows, plan.tokens = plan.rows[keep], plan.tokens[keep]
+        plan.new_blocks = plan.new_blocks[keep]
+
+    def _is_ahead(self, row: int, other: int) -> bool:
+        view = self._lifecycle.view
+        return bool(
+            ahead(view.priority[row], view.arrival[row], view.priority[other], view.arrival[other])
+        )
+
+    # --- carrying out ---------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan) -> CarriedOut:
+        """Do what the plan says, through the lifecycle, and launch the step."""
+        lifecycle = self._lifecycle
+        for row in plan.errors:
+            lifecycle.error(row)
+        for row in plan.reclaims:
+            lifecycle.reclaim(row)
+        for row in plan.victims:
+            lifecycle.preempt(row, allowed=True)
+        for load in plan.loads:
+            assert self._loads is not None
+            self._loads.admit(load.row, load.hits, load.remote, load.reserve)
+        admitted = [
+            admission
+            for admission in plan.admissions
+            if lifecycle.admit(admission.row, admission.hits, admission.new).went
+        ]
+        rows, tokens, new_blocks = plan.rows, plan.tokens, plan.new_blocks
+        if admitted:
+            rows = np.concatenate([rows, [admission.row for admission in admitted]])
+            tokens = np.concatenate([tokens, [admission.tokens for admission in admitted]])
+            new_blocks = np.concatenate([new_blocks, np.zeros(len(admitted), dtype=np.int64)])
+        launched = lifecycle.launch(rows, tokens, new_blocks) if rows.size else None
+        return CarriedOut(
+            launched,
+            tuple(admission.row for admission in admitted),
+            tuple(plan.errors),
+            tuple(plan.victims),
+        )
+
+
+def longest(engine: EngineFacts) -> int:
+    """The sequence length at which a request must stop: the model's, or one the pool holds."""
+    held = capacity(engine.pool_blocks - engine.quarantined, engine.block_size)
+    return int(min(engine.model_length, held + 1))

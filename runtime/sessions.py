@@ -1,0 +1,116 @@
+"""The client's side of a request: its parameters, its turns, and what it has been told.
+
+A request that is no session has one turn. A session's next turn starts with a chunk; its limits
+and stop conditions start afresh, its tokens go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .api import FinishReason, RequestOutput, TokenLogprobs
+from .sampling_params import SamplingParams
+
+
+class Text(Protocol):
+    """Makes text of one turn's tokens and looks for its stop strings."""
+
+    stopped_by: str | None
+
+    def push(self, tokens: Iterable[int]) -> str:
+        """The text that these tokens complete; `stopped_by` is set once a stop string is met."""
+
+    def finish(self) -> str:
+        """The rest of the text, when the turn ended for another reason."""
+
+
+#: Makes the text of a turn with these parameters.
+TextFactory = Callable[[SamplingParams], Text]
+OnOutput = Callable[[RequestOutput], None]
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as its client sees it. The lifecycle knows it by its row."""
+
+    id: str
+    row: int
+    params: SamplingParams
+    on_output: OnOutput
+    new_text: TextFactory | None
+    eos: frozenset[int]
+    text: Text | None = None
+    stops: frozenset[int] = frozenset()  # tokens that end the present turn
+    min_length: int = 0  # sequence length from which on a stop token or string counts
+    limit: int = 0  # sequence length at which the present turn ends
+    turn: int = 0
+    #: Parameters of the chunks that wait for the present turn to end.
+    queued: deque[SamplingParams | None] = field(default_factory=deque)
+    bound: bool = False  # the runner knows the present turn's tokens
+    cached_tokens: int = 0
+    stop_reason: str | int | None = None
+    error: str | None = None
+    #: Text of the tokens that the present step delivered.
+    piece: str = ""
+    #: Counts up when what it waits for changes, so that an old deadline is known as such.
+    wait: int = 0
+
+    def begin_turn(self, params: SamplingParams | None, length: int, model_length: int) -> None:
+        """A turn starts with a sequence of `length` tokens; None keeps the parameters."""
+        if params is not None:
+            self.params = params
+        params = self.params
+        most = model_length if params.max_tokens is None else params.max_tokens
+        self.limit = min(length + most, model_length)
+        self.min_length = length + params.min_tokens
+        self.stops = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            self.stops |= self.eos
+        self.text = self.new_text(params) if self.new_text is not None else None
+        self.stop_reason = None
+        self.bound = False
+
+    def stops_at(self, token: int, length: int) -> bool:
+        """Whether the turn ends by this token, the last of a sequence of that length.
+
+        `piece` is then the text to show for it, and `stop_reason` says why it stopped.
+        """
+        text = self.text
+        if text is not None:
+            self.piece = text.push((token,))
+            if text.stopped_by is not None:
+                self.stop_reason = text.stopped_by
+                return True
+        if token in self.stops and length >= self.min_length:
+            self.stop_reason = None if token in self.eos else token
+            return True
+        return False
+
+    def output(
+        self,
+        tokens: tuple[int, ...],
+        finish_reason: FinishReason | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        logprobs: tuple[TokenLogprobs, ...] = (),
+    ) -> RequestOutput:
+        """What the client is told now; the text that was held back comes with the turn's end."""
+        piece, self.piece = self.piece, ""
+        if finish_reason is not None and self.text is not None:
+            piece += self.text.finish()
+        return RequestOutput(
+            request_id=self.id,
+            tokens=tokens,
+            text=piece,
+            finish_reason=finish_reason,
+            stop_reason=self.stop_reason if finish_reason is not None else None,
+            error=self.error,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=self.cached_tokens,
+            logprobs=logprobs,
+            turn=self.turn,
+        )

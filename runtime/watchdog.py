@@ -1,0 +1,69 @@
+"""Notices when there is work and it does not move, and names who holds what.
+
+It ends nothing by itself: it says what it sees, in the log, in `stats` and in `healthy`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..statemachine.gates import finishes_work
+from .lifecycle import Lifecycle
+
+_log = logging.getLogger(__name__)
+
+
+class Watchdog:
+    """Compares the lifecycle's count of moves over time."""
+
+    def __init__(self, lifecycle: Lifecycle, patience: float, clock: Callable[[], float]) -> None:
+        """`patience`: seconds for which work may stand still."""
+        self._lifecycle = lifecycle
+        self._patience = patience
+        self._clock = clock
+        self._moves = -1
+        self._since = clock()
+        self._tripped = False
+        self.trips = 0
+        self.report = ""
+
+    @property
+    def stuck_for(self) -> float:
+        """Seconds for which work has stood still, 0 while within patience."""
+        return self._clock() - self._since if self._tripped else 0.0
+
+    def look(self) -> None:
+        """To be called at least once between two steps."""
+        lifecycle = self._lifecycle
+        if lifecycle.moves != self._moves or not self._work_exists():
+            self._moves = lifecycle.moves
+            self._since = self._clock()
+            self._tripped = False
+            self.report = ""
+        elif not self._tripped and self._clock() - self._since > self._patience:
+            self._tripped = True
+            self.trips += 1
+            self.report = self._describe()
+            _log.error("%s", self.report)
+
+    def _work_exists(self) -> bool:
+        """Whether anything should move without a client's help."""
+        lifecycle = self._lifecycle
+        if lifecycle.in_flight or lifecycle.loading_rows:
+            return True
+        waiting = len(lifecycle.running) + len(lifecycle.waiting) > 0
+        return waiting and bool(finishes_work(lifecycle.engine))
+
+    def _describe(self) -> str:
+        lifecycle = self._lifecycle
+        holders = ", ".join(
+            f"{holder.kind} {holder.owner} ({holder.state}, {holder.blocks} blocks, "
+            f"{holder.age:.0f} s)"
+            for holder in lifecycle.holds()
+        )
+        return (
+            f"nothing has moved for {self._clock() - self._since:.0f} s: "
+            f"{len(lifecycle.running)} running, {len(lifecycle.waiting)} waiting, "
+            f"{lifecycle.in_flight} steps in flight; holders: {holders or 'none'}"
+        )
