@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ..statemachine.lanes import in_flight
 from ..statemachine.request import container
@@ -24,6 +25,7 @@ from ..statemachine.states import (
     WAITING_FOR_REMOTE_KVS,
     RequestState,
 )
+from .columns import Int64Array
 
 if TYPE_CHECKING:
     from .lifecycle import Lifecycle
@@ -70,7 +72,7 @@ def _counts(lifecycle: Lifecycle) -> None:
     assert lifecycle.engine.quarantined == ledger.quarantined_blocks
 
 
-def _add(expected: np.ndarray, blocks: np.ndarray, owner: str) -> None:  # type: ignore[type-arg]
+def _add(expected: Int64Array, blocks: npt.NDArray[np.int32], owner: str) -> None:
     assert len(set(blocks.tolist())) == len(blocks), f"{owner} covers a block twice"
     expected[blocks] += 1
 
@@ -134,7 +136,7 @@ def _facts(lifecycle: Lifecycle) -> None:
         state, covered = lifecycle.state_of(row), int(view.covered[row])
         computed, written = int(view.computed[row]), int(view.written[row])
         hashed = int(view.hashed[row])
-        if state == RUNNING or state == WAITING_FOR_REMOTE_KVS:
+        if state in (RUNNING, WAITING_FOR_REMOTE_KVS):
             assert covered > 0, f"not resident: {name}"
         if state == PREEMPTED or state in FINISHED:
             assert covered == 0, f"resident: {name}"

@@ -1,4 +1,4 @@
-"""Makes the device's batch from a launched step: which tokens at which positions in which blocks."""
+"""Makes the device's batch from a launched step: which tokens, where, in which blocks."""
 
 from __future__ import annotations
 

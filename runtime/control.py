@@ -16,9 +16,7 @@ from typing import Any, TypeVar
 from ..statemachine.answers import IGNORE
 from ..statemachine.engine import ENGINE
 from ..statemachine.errors import RefusedError
-from ..statemachine.reset import clears_tier, may_wait, outcome
-from ..statemachine.reset import DONE as RESET_DONE
-from ..statemachine.reset import PARTIAL as RESET_PARTIAL
+from ..statemachine.reset import DONE, clears_tier, may_wait, outcome
 from ..statemachine.states import (
     ABORT_ALL,
     ACTIVE,
@@ -69,6 +67,10 @@ class _WaitingReset:
     since: float
     until: float
     answers: list[Future[ResetResult]]
+
+    def is_for(self, force: bool, connector: bool) -> bool:
+        """Whether it asks for the same."""
+        return (self.force, self.connector) == (force, connector)
 
 
 @dataclass(slots=True)
@@ -122,20 +124,17 @@ class EngineCore(CoreBase):
         now = self.clock()
         wait = min(max(wait, 0.0), self.config.max_reset_wait)
         waiting = self._waiting_reset
-        if waiting is not None and wait > 0:
-            if (waiting.force, waiting.connector) == (reset_running_requests, reset_connector):
-                future: Future[ResetResult] = Future()
-                waiting.answers.append(future)
-                return future
-        result, may = self._try_reset(reset_running_requests, reset_connector, wait > 0)
+        flags = (reset_running_requests, reset_connector)
+        future: Future[ResetResult] = Future()
+        if wait > 0 and waiting is not None and waiting.is_for(*flags):
+            waiting.answers.append(future)
+            return future
+        result, may = self._try_reset(*flags, wait > 0)
         if not may or waiting is not None or self.lifecycle.mode == DRAINING:
             self._count_refusal(result)
             return answered(result)
         self.lifecycle.engine_event(RESET_PENDING)
-        future = Future()
-        self._waiting_reset = _WaitingReset(
-            reset_running_requests, reset_connector, now, now + wait, [future]
-        )
+        self._waiting_reset = _WaitingReset(*flags, now, now + wait, [future])
         return future
 
     def _try_reset(self, force: bool, connector: bool, waits: bool) -> tuple[ResetResult, bool]:
@@ -156,9 +155,8 @@ class EngineCore(CoreBase):
             if cleared:
                 tiers += ("connector",)
         decided = outcome(0, connector, cleared)
-        assert decided in (RESET_DONE, RESET_PARTIAL)
         self.check()
-        done = decided == RESET_DONE
+        done = decided == DONE
         return ResetResult(success=done, retryable=not done, tiers=tiers), False
 
     def _refusal(self, decision: ResetDecision, waits: bool) -> tuple[ResetResult, bool]:

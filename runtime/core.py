@@ -167,9 +167,7 @@ class CoreBase:
                 f"{request_id!r}: {len(ids)} tokens; the model takes fewer than "
                 f"{self.config.max_model_len}, the pool {self._pool_tokens()} at most"
             )
-        request = Request(
-            request_id, row, params, on_output, text or self._new_text, self._eos
-        )
+        request = Request(request_id, row, params, on_output, text or self._new_text, self._eos)
         self._requests[row] = request
         self._begin_turn(request, params)
         self._prompt_tokens += len(ids)
@@ -373,9 +371,7 @@ class CoreBase:
             request = self._requests.get(row)
             if request is not None and lifecycle.state_of(row) not in FINISHED:
                 request.error = f"{type(error).__name__}: {error}"
-        settled = lifecycle.settle(
-            result.step, result.sampled, result.errors.keys(), self._judge
-        )
+        settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
         stopped = {stop.row for stop in settled.stopped}
         logprobs = result.logprobs
         self._generation_tokens += len(settled.rows)
@@ -401,9 +397,7 @@ class CoreBase:
             self._sweep()
         self.check()
 
-    def _judge(
-        self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array
-    ) -> Iterable[Stop]:
+    def _judge(self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
         """Whose turn ends by the token that was just delivered."""
         hard = longest(self.lifecycle.engine)
         requests = self._requests
@@ -603,4 +597,3 @@ class CoreBase:
 
     def _refused_resets(self) -> dict[str, int]:
         return {}
-

@@ -31,7 +31,7 @@ from ..statemachine.answers import (
     Answer,
 )
 from ..statemachine.engine import ENGINE
-from ..statemachine.facts import Ask, EngineAsk, RequestFacts
+from ..statemachine.facts import Ask, EngineAsk
 from ..statemachine.request import REQUEST
 from ..statemachine.states import (
     ABORT,
@@ -47,10 +47,7 @@ from ..statemachine.states import (
     GROW,
     PREEMPT,
     RECLAIM,
-    RESET_PENDING,
     STOP,
-    TRIM as TRIM_EVENT,
-    UNKNOWN,
     WAITING,
     WAITING_FOR_STREAMING_REQ,
     WEIGHTS_CHANGED,
@@ -170,7 +167,7 @@ class RequestEvents(LifecycleState):
     def trim(self, row: int, blocks: int) -> Outcome:
         """Its table is cut to `blocks` blocks."""
         self._ask_blank().blocks = blocks
-        return self.fire(row, TRIM_EVENT)
+        return self.fire(row, RequestEvent.TRIM)
 
     def preempt(self, row: int, *, allowed: bool = False, forced: bool = False) -> Outcome:
         """It lets go and recomputes later: allowed by the policy, or forced by a reset or sleep."""
@@ -342,9 +339,7 @@ class RequestEvents(LifecycleState):
             if commands & RELEASE:
                 self.ledger.release(blocks)
             else:
-                self.ledger.hand_over(
-                    StepHold(r.newest_step, self._ids[row], blocks, self.clock())
-                )
+                self.ledger.hand_over(StepHold(r.newest_step, self._ids[row], blocks, self.clock()))
         elif commands & TRIM:
             cut = self._tables[row, r.covered : covered].copy()
             self._tables[row, r.covered : covered] = -1

@@ -245,9 +245,7 @@ class FakeRunner:
                 tenant.tokens.append(token)
         return StepResult(batch.step, batch.rows, sampled, errors)
 
-    def _compute(
-        self, batch: StepBatch, number: int, tokens: list[int], tenant: _Tenant
-    ) -> int:
+    def _compute(self, batch: StepBatch, number: int, tokens: list[int], tenant: _Tenant) -> int:
         """Write the KV of these tokens and return what follows them."""
         start = int(batch.starts[number])
         end = start + len(tokens)

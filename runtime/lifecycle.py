@@ -53,21 +53,12 @@ class ResetDecision:
 class Lifecycle(StepLanes):
     """Requests, blocks, transfers and steps of one engine. Not thread-safe: one loop owns it."""
 
-    @property
-    def replays(self) -> bool:
-        """Whether lanes are repeated event by event."""
-        return self.config.check or self.witness is not None
-
     def check(self) -> None:
         """Recompute every count from the holds and every container from the states.
 
         Raises AssertionError that names the first thing that does not agree.
         """
         audit(self)
-
-    def _after(self) -> None:
-        if self.config.check:
-            audit(self)
 
     # --- holds ----------------------------------------------------------------------------------
 

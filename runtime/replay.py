@@ -76,9 +76,7 @@ class LaneReplay:
                 code = REQUEST.fire(event, copy, self._engine, ask)
                 assert code & ANSWER_MASK != GO, self._name(number, event)
 
-    def _expect(
-        self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int
-    ) -> None:
+    def _expect(self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int) -> None:
         witness = self._lanes.witness
         before = record.as_dict() if witness else {}
         source = record.state

@@ -51,7 +51,7 @@ class Room:
         counts = self._lifecycle.ledger.counts
         less = self._less
         if less:
-            return new + sum(counts[block] == less.get(block, 0) for block in hits)
+            return new + sum(bool(counts[block] == less.get(block, 0)) for block in hits)
         return new + sum(not counts[block] for block in hits)
 
     def take(self, hits: Sequence[int], new: int, reserve: int = 0) -> None:

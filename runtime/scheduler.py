@@ -26,22 +26,7 @@ from .columns import Int64Array
 from .events import Outcome
 from .lifecycle import LaunchedStep, Lifecycle
 from .room import Room
-
-
-class RemotePrefix(Protocol):
-    """What a tier, or a load under way, has of a request's prefix behind its device hits."""
-
-    @property
-    def length(self) -> int:
-        """Its blocks."""
-
-    @property
-    def blocks(self) -> Sequence[int]:
-        """Those of them that a load under way writes already; they are shared."""
-
-    @property
-    def keys(self) -> Sequence[bytes]:
-        """Those of them for which a load has to start, into fresh blocks."""
+from .transfers.manager import RemotePrefix
 
 
 class Loads(Protocol):
@@ -196,7 +181,7 @@ class Scheduler:
                 continue
             if needed > room.free:
                 behind = (victim for victim in self._behind(row) if victim not in gone)
-                victims = self._sacrifice(plan, room, row, lambda _, need=needed: need, behind)
+                victims = self._sacrifice(plan, room, row, _always(needed), behind)
                 gone.update(victims)
             if needed > room.free:
                 plan.stalled.append(row)
@@ -426,6 +411,10 @@ class Scheduler:
             tuple(plan.errors),
             tuple(plan.victims),
         )
+
+
+def _always(needed: int) -> Callable[[Room], int]:
+    return lambda room: needed
 
 
 def longest(engine: EngineFacts) -> int:

@@ -48,9 +48,7 @@ _engine_facts = attrgetter(*EngineFacts.KINDS)
 class LifecycleState:
     """The facts and what follows from them. A request is known by its row."""
 
-    def __init__(
-        self, config: EngineConfig, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         self.clock = clock
         self.block_size = config.block_size

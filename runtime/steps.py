@@ -105,6 +105,11 @@ class StepLanes(TransferEvents):
         """How many steps are launched and not processed."""
         return len(self._steps)
 
+    @property
+    def replays(self) -> bool:
+        """Whether each lane call is repeated event by event."""
+        return self.config.check or self.witness is not None
+
     def launch(
         self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
     ) -> LaunchedStep | None:
@@ -233,4 +238,3 @@ class StepLanes(TransferEvents):
 def counts_for(lanes: StepLanes, row: int, step: int) -> bool:
     """Whether a step's failure still concerns the request in that row."""
     return bool(fresh_output(step, int(lanes.view.stale_step[row])))
-

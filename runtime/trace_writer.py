@@ -23,7 +23,8 @@ class TraceWriter:
 
     def __init__(self, path: str | Path, clock: Callable[[], float]) -> None:
         """Raises OSError when the file cannot be written."""
-        self._file: IO[str] = Path(path).open("w", encoding="utf-8")
+        # Open until `close`: the trace spans many calls.
+        self._file: IO[str] = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
         self._clock = clock
         self._sequence = 0
 

@@ -194,9 +194,7 @@ class TransferEvents(RequestEvents):
         """
         facts = TransferFacts()
         index = self.ledger.index
-        published = all(
-            index.key_of(block) == key for key, block in zip(keys, blocks, strict=True)
-        )
+        published = all(index.key_of(block) == key for key, block in zip(keys, blocks, strict=True))
         code = self._try_start(facts, STORE, published=published)
         if code & ANSWER_MASK != GO:
             return 0
@@ -235,9 +233,7 @@ class TransferEvents(RequestEvents):
         """The TAKE of a transfer that starts: its hold covers the blocks."""
         self._transfer_numbers += 1
         number = self._transfer_numbers
-        record = TransferRecord(
-            number, facts, keys, np.array(blocks, dtype=np.int32), self.clock()
-        )
+        record = TransferRecord(number, facts, keys, np.array(blocks, dtype=np.int32), self.clock())
         self._transfers[number] = record
         self.ledger.acquire(blocks)
         if facts.kind == LOAD:
@@ -312,7 +308,7 @@ class TransferEvents(RequestEvents):
             for key in record.keys:
                 self._loading.pop(key, None)
         state = record.state
-        if state == LANDED or state == FAILED or state == FENCED or state == QUARANTINED:
+        if state in (LANDED, FAILED, FENCED, QUARANTINED):
             self._tell_waiters(record, valid_blocks if state == FAILED else 0)
             if state != QUARANTINED:
                 self._retire(record)
@@ -377,7 +373,4 @@ class TransferEvents(RequestEvents):
 
 def _row_that_starts() -> int:
     """The number of the transfer table's row that starts a transfer."""
-    return next(
-        number for number, row in TRANSFER.table.cell(ABSENT, START) if row.answer == GO
-    )
-
+    return next(number for number, row in TRANSFER.table.cell(ABSENT, START) if row.answer == GO)
