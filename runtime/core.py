@@ -287,6 +287,8 @@ class CoreBase:
             self._requests[row].error = "it cannot fit in the block pool, even alone"
         for admission in plan.admissions:
             self._admitted(admission.row, len(admission.hits))
+            if self.transfers is not None and admission.hits:
+                self.transfers.keep_stored(admission.row, admission.hits)
         for load in plan.loads:
             self._admitted_loading(load.row, len(load.hits))
         launched = done.launched
