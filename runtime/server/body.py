@@ -45,7 +45,8 @@ class BodyLimit:
         pieces, size = [], 0
         while True:
             try:
-                message = await asyncio.wait_for(receive(), self._timeout)
+                async with asyncio.timeout(self._timeout):
+                    message = await receive()
             except TimeoutError:
                 return ApiError(408, "the body did not arrive in time")
             if message["type"] != "http.request":

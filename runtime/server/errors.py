@@ -7,6 +7,7 @@ not belong in logs.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..api import (
     DuplicateRequestError,
@@ -127,11 +129,7 @@ def install(app: FastAPI) -> None:
         return answer
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
-        known = translated(error)
-        if known is None:
-            logger.error("%s %s failed", request.method, _route(request), exc_info=error)
-            known = ApiError(500, "internal error; this is a fault of the server")
-        return known.response()
+        return answered(error, f"{request.method} {_route(request)}").response()
 
     for kind in (
         ApiError,
@@ -144,9 +142,48 @@ def install(app: FastAPI) -> None:
         RejectedCallError,
         EngineClosedError,
         EngineFailedError,
-        Exception,
     ):
         app.add_exception_handler(kind, ours)
+    app.add_middleware(_CatchAll)
+
+
+class _CatchAll:
+    """ASGI layer: an exception that nobody expected is an answer too, if none has begun."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the call on."""
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            route = getattr(scope.get("route"), "path", "?")
+            answer = answered(error, f"{scope['method']} {route}")
+            if not begun:
+                await answer.response()(scope, receive, send)
+
+
+def answered(error: Exception, what: str) -> ApiError:
+    """Any exception as an answer; one that is our fault is logged.
+
+    Its message is not: it may repeat what a client sent. Its type and its stack say enough.
+    """
+    known = translated(error)
+    if known is None:
+        stack = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("%s failed: %s\n%s", what, type(error).__name__, stack)
+        known = ApiError(500, "internal error; this is a fault of the server")
+    return known
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:

@@ -225,12 +225,6 @@ class OpenMessage(GenerationBody):
     prompt: Text | TokenIds
     max_tokens: int | None = Field(16, ge=1, le=_INT32)
 
-    @model_validator(mode="after")
-    def _not_in_a_session(self) -> OpenMessage:
-        if self.stop:
-            raise ValueError("stop: a session's turn ends at stop_token_ids, not at strings")
-        return self
-
 
 class ChunkMessage(Body):
     """More input. What it sets holds for its own turn; the rest is as `open` said."""

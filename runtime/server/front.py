@@ -1,7 +1,7 @@
 """From text to the engine and back: what every route that generates goes through.
 
-The engine works in tokens on a thread of its own; here prompts become tokens, and tokens become
-text, on the event loop. Whoever leaves a `Generation` has it aborted: nothing is left behind.
+Here prompts become tokens; the engine, on a thread of its own, gives tokens with their text back.
+Whoever leaves a `Generation` has it aborted: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..api import FinishReason, RequestOutput, TokenLogprobs
-from ..model.text import TextStream
 from ..model.tokenizer import Tokenizer
 from ..sampling_params import SamplingParams
 from .contract import OnOutput, ServedEngine
@@ -102,7 +101,7 @@ class Front:
         """Hand one request to the engine. Raises ApiError and the engine's errors."""
         if self.closing:
             raise unavailable("the server is shutting down", 10)
-        generation = Generation(self, request_id, tokens, params)
+        generation = Generation(self, request_id, tokens)
         self.live[request_id] = generation
         self.limits.queued += 1
         try:
@@ -166,16 +165,13 @@ class Front:
 class Generation:
     """One request's life as its route sees it."""
 
-    def __init__(
-        self, front: Front, request_id: str, prompt: list[int], params: SamplingParams
-    ) -> None:
+    def __init__(self, front: Front, request_id: str, prompt: list[int]) -> None:
         self.request_id = request_id
         self.prompt = prompt
         self.stream = OutputStream()
         self.output_tokens = 0
         self.cached_tokens = 0
         self._front = front
-        self._text = TextStream(front.tokenizer, params.stop, params.min_tokens)
         self._queued = True
         self._ended = False
         self._timer = front.metrics.timer()
@@ -209,21 +205,8 @@ class Generation:
             self._front.limits.queued -= 1
 
     def _delta(self, output: RequestOutput) -> Delta:
-        text, shown = "", 0
-        for token in output.tokens:
-            text += self._text.push((token,))
-            shown += 1
-            if self._text.stopped_by is not None:
-                break
         reason = output.finish_reason
-        stop_reason = output.stop_reason
-        if reason is not None and self._text.stopped_by is None:
-            text += self._text.finish()
-        if self._text.stopped_by is not None and not self._ended:
-            if reason is None:
-                self._front.abort_soon(self.request_id)
-            reason, stop_reason = FinishReason.STOP, self._text.stopped_by
-        self.output_tokens += shown
+        self.output_tokens += len(output.tokens)
         if reason is not None:
             self._ended = True
             self._timer.finished(reason.value, len(self.prompt), self.output_tokens)
@@ -232,11 +215,11 @@ class Generation:
         if reason is FinishReason.IGNORED:
             raise too_long(str(len(self.prompt)), self._front.config.max_model_len)
         return Delta(
-            text,
-            output.tokens[:shown],
-            output.logprobs[:shown],
+            output.text,
+            output.tokens,
+            output.logprobs,
             None if reason is None else reason.value,
-            stop_reason,
+            output.stop_reason,
         )
 
 

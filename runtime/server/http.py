@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError, logger, translated
+from .errors import answered
 
 T = TypeVar("T")
 
@@ -69,7 +69,9 @@ class EventStream(Response):
     async def _write(self, send: Send) -> None:
         async def out(body: bytes, more: bool) -> None:
             message = {"type": "http.response.body", "body": body, "more_body": more}
-            await asyncio.wait_for(send(message), self._write_timeout)
+            # Not wait_for: before Python 3.12 it may swallow the cancellation of its caller.
+            async with asyncio.timeout(self._write_timeout):
+                await send(message)
 
         await send(
             {
@@ -84,21 +86,13 @@ class EventStream(Response):
         except Exception as error:
             if isinstance(error, (OSError, TimeoutError)):
                 raise
-            await out(sse(_as_event(error)), True)
+            await out(sse(answered(error, "a stream").as_dict()), True)
         await out(b"data: [DONE]\n\n", False)
 
 
 def sse(event: Any) -> bytes:
     """One event's bytes."""
     return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-
-
-def _as_event(error: Exception) -> dict[str, Any]:
-    known = translated(error)
-    if known is None:
-        logger.error("a stream failed", exc_info=error)
-        known = ApiError(500, "internal error; this is a fault of the server")
-    return known.as_dict()
 
 
 async def _gone(receive: Receive) -> None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from .answers import check_model, front_of
-from .errors import ApiError, from_validation, logger, translated
+from .errors import ApiError, answered, from_validation
 from .fields import Body, ChunkMessage, EndMessage, OpenMessage, ResumeMessage
 from .security import tenant_of
 from .sessions import Session, Sessions
@@ -44,7 +44,8 @@ async def _serve(line: _Line, known: Sessions) -> None:
     tenant = tenant_of(socket.state)
     cursor = 0
     try:
-        first = await asyncio.wait_for(line.receive(), front.config.header_timeout)
+        async with asyncio.timeout(front.config.header_timeout):
+            first = await line.receive()
         if first.get("type") == "resume":
             resume = _parsed(ResumeMessage, first)
             session = known.find(tenant, resume.session)
@@ -56,7 +57,7 @@ async def _serve(line: _Line, known: Sessions) -> None:
     except Exception as error:
         if isinstance(error, (WebSocketDisconnect, OSError, TimeoutError)):
             raise
-        answer = _answered(error)
+        answer = answered(error, "a session's message")
         await line.send(answer.as_dict() | {"type": "error"})
         await line.close(_TRY_LATER if answer.status in (429, 503) else _POLICY)
         return
@@ -104,7 +105,7 @@ async def _hear(line: _Line, session: Session) -> None:
         except (WebSocketDisconnect, OSError, TimeoutError):
             raise
         except Exception as error:
-            await line.send(_answered(error).as_dict() | {"type": "error"})
+            await line.send(answered(error, "a session's message").as_dict() | {"type": "error"})
 
 
 class _Line:
@@ -131,10 +132,8 @@ class _Line:
 
     async def send(self, event: dict[str, Any]) -> None:
         """Send one event. Raises TimeoutError when the client does not read."""
-        async with self._turn:
-            await asyncio.wait_for(
-                self.socket.send_text(json.dumps(event, ensure_ascii=False)), self._timeout
-            )
+        async with self._turn, asyncio.timeout(self._timeout):
+            await self.socket.send_text(json.dumps(event, ensure_ascii=False))
 
     async def close(self, code: int) -> None:
         """End the socket from this side."""
@@ -148,11 +147,3 @@ def _parsed(kind: type[M], message: dict[str, Any]) -> M:
         return kind.model_validate(message)
     except ValidationError as error:
         raise from_validation(error.errors()) from None
-
-
-def _answered(error: Exception) -> ApiError:
-    known = translated(error)
-    if known is None:
-        logger.error("a session's message failed", exc_info=error)
-        known = ApiError(500, "internal error; this is a fault of the server")
-    return known

@@ -12,7 +12,6 @@ import secrets
 from typing import Any
 
 from ..api import FinishReason, RequestOutput
-from ..model.text import Detokenizer
 from .errors import ApiError, unavailable
 from .fields import ChunkMessage, OpenMessage
 from .front import Front
@@ -34,7 +33,6 @@ class Session:
         self._front = front
         self._opened = opened
         self._changed = asyncio.Event()
-        self._detokenizer = Detokenizer(front.tokenizer)
         self._limits: dict[int, int | None] = {0: opened.max_tokens}  # max_tokens by turn
         self._turns_asked = 1
         self._turn_tokens = 0
@@ -84,13 +82,9 @@ class Session:
 
     def _take(self, output: RequestOutput) -> None:
         reason = output.finish_reason
-        text = self._detokenizer.push(output.tokens)
-        if reason is not None:
-            text += self._detokenizer.finish()
-            self._detokenizer = Detokenizer(self._front.tokenizer)
         self._turn_tokens += len(output.tokens)
-        if output.tokens or text:
-            event: dict[str, Any] = {"type": "output", "turn": output.turn, "text": text}
+        if output.tokens or output.text:
+            event: dict[str, Any] = {"type": "output", "turn": output.turn, "text": output.text}
             if self._opened.return_token_ids:
                 event["token_ids"] = list(output.tokens)
             self.add(event)

@@ -39,12 +39,14 @@ class Served:
         return httpx.Client(base_url=self.url, headers=headers, timeout=30, **options)
 
 
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    """`serve(**options of ServerConfig, tick=seconds a token)` gives a `Served`."""
-    running = []
+class Servers:
+    """Starts servers and ends them."""
 
-    def start(tick: float = 0.0, **options: Any) -> Served:
+    def __init__(self) -> None:
+        self._running: list[Any] = []
+
+    def start(self, tick: float = 0.0, **options: Any) -> Served:
+        """A server with these options of ServerConfig; `tick` seconds a token."""
         tokenizer = byte_tokenizer()
         engine = StubEngine(tokenizer, tick)
         config = ServerConfig(**{"model_name": "stub", "max_model_len": 512, "port": 0} | options)
@@ -54,20 +56,38 @@ def serve() -> Iterator[Any]:
         server = _Server(uvicorn_config(app, config), ready.set)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
-        running.append((server, thread, engine))
+        self._running.append((server, thread, engine))
         assert ready.wait(10)
         port = listening.getsockname()[1]
         return Served(f"http://127.0.0.1:{port}", engine, app, tokenizer)
 
-    yield start
-    for server, thread, engine in running:
-        server.should_exit = True
-        thread.join(20)
-        engine.shutdown(False, 5)
-        assert not thread.is_alive()
+    def end(self) -> None:
+        """End them all; no thread stays."""
+        for server, _, _ in self._running:
+            server.should_exit = True
+        for _, thread, engine in self._running:
+            thread.join(20)
+            engine.shutdown(False, 5)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
-def served(serve: Any) -> Served:
-    """A server for development: no keys, admin routes open."""
-    return serve(dev=True)
+def serve() -> Iterator[Any]:
+    """`serve(**options of ServerConfig, tick=seconds a token)` gives a `Served` of its own."""
+    servers = Servers()
+    yield servers.start
+    servers.end()
+
+
+@pytest.fixture(scope="module")
+def _shared() -> Iterator[Served]:
+    servers = Servers()
+    yield servers.start(dev=True)
+    servers.end()
+
+
+@pytest.fixture
+def served(_shared: Served) -> Served:
+    """A server for development (no keys, admin routes open) that tests of a module share."""
+    _shared.engine.start_afresh()
+    return _shared

@@ -22,6 +22,7 @@ from kvproof.runtime.api import (
     TokenLogprobs,
     UnknownRequestError,
 )
+from kvproof.runtime.model.text import TextStream
 
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz "
 
@@ -56,6 +57,7 @@ class _Request:
         self.turn = 0
         self.turn_tokens = 0
         self.output_tokens = 0
+        self.text = None
 
 
 class StubEngine:
@@ -64,22 +66,28 @@ class StubEngine:
     def __init__(self, tokenizer, tick: float = 0.0) -> None:
         self.tokenizer = tokenizer
         self.tick = tick
-        self.requests: dict[str, _Request] = {}
-        self.salts: dict[str, bytes] = {}
-        self.priorities: dict[str, int] = {}
-        self.aborted: list[str] = []
         self.closed = False
-        self.paused = False
-        self.asleep = False
-        self.unhealthy = ""
-        self.refusals: list[Holder] = []  # what a reset is refused with
-        self.abandoned_resets = 0
+        self.requests: dict[str, _Request] = {}
         self.frozen = threading.Event()  # while set, nobody gets a token
+        self.start_afresh()
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
         self._work: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="stub-engine", daemon=True)
         self._thread.start()
+
+    def start_afresh(self) -> None:
+        """As it was made, for the next test."""
+        self.requests.clear()
+        self.frozen.clear()
+        self.salts: dict[str, bytes] = {}
+        self.priorities: dict[str, int] = {}
+        self.aborted: list[str] = []
+        self.paused = False
+        self.asleep = False
+        self.unhealthy = ""
+        self.refusals: list[Holder] = []  # what a reset is refused with
+        self.abandoned_resets = 0
 
     def add_request(
         self, request_id, tokens, params, *, priority=0, resumable=False, salt=b"", on_output
@@ -247,8 +255,12 @@ class StubEngine:
         request.history.append(token)
         request.turn_tokens += 1
         request.output_tokens += 1
-        reason, why = None, None
-        if token in params.stop_token_ids and request.turn_tokens > params.min_tokens:
+        if request.turn_tokens == 1:
+            request.text = TextStream(self.tokenizer, params.stop, params.min_tokens)
+        text, reason, why = request.text.push((token,)), None, None
+        if request.text.stopped_by is not None:
+            reason, why = FinishReason.STOP, request.text.stopped_by
+        elif token in params.stop_token_ids and request.turn_tokens > params.min_tokens:
             reason, why = FinishReason.STOP, token
         elif params.max_tokens is not None and request.turn_tokens >= params.max_tokens:
             reason = FinishReason.LENGTH
@@ -257,13 +269,13 @@ class StubEngine:
             top = ((token, -0.1), (1, -2.5))[: params.logprobs]
             logprobs = (TokenLogprobs(token, -0.1, top),)
         if reason is not None and request.input_open:
-            self._say(request, (token,), FinishReason.TURN, why, logprobs)
+            self._say(request, (token,), FinishReason.TURN, why, logprobs, text)
             request.parked = True
             self._next_turn(request)
         elif reason is not None:
-            self._finish(request, reason, (token,), why, logprobs)
+            self._finish(request, reason, (token,), why, logprobs, text)
         else:
-            self._say(request, (token,), None, None, logprobs)
+            self._say(request, (token,), None, None, logprobs, text)
 
     def _next_turn(self, request):
         if request.parked and request.chunks:
@@ -276,11 +288,14 @@ class StubEngine:
             request.parked = False
             self._moved.notify_all()
 
-    def _say(self, request, tokens, reason, why=None, logprobs=()):
+    def _say(self, request, tokens, reason, why=None, logprobs=(), text=""):
+        if reason is not None and request.text is not None:
+            text += request.text.finish()
         request.on_output(
             RequestOutput(
                 request.request_id,
                 tokens,
+                text,
                 finish_reason=reason,
                 stop_reason=why,
                 prompt_tokens=request.prompt,
@@ -291,7 +306,7 @@ class StubEngine:
             )
         )
 
-    def _finish(self, request, reason, tokens=(), why=None, logprobs=()):
+    def _finish(self, request, reason, tokens=(), why=None, logprobs=(), text=""):
         del self.requests[request.request_id]
-        self._say(request, tokens, reason, why, logprobs)
+        self._say(request, tokens, reason, why, logprobs, text)
         self._moved.notify_all()

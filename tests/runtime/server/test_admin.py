@@ -177,7 +177,8 @@ def test_health_follows_the_engine(served):
     assert "not moved" in answer.json()["error"]["message"]
 
 
-def test_metrics_have_vllms_names_and_kvproofs_own_and_no_ids(served):
+def test_metrics_have_vllms_names_and_kvproofs_own_and_no_ids(serve):
+    served = serve()
     with served.client() as client:
         client.post(
             "/v1/completions", json={"prompt": "x", "max_tokens": 2, "request_id": "SECRET"}
