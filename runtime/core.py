@@ -196,17 +196,22 @@ class CoreBase:
         else:
             request.queued.append(params)
 
-    def close_input(self, request_id: str) -> None:
+    def close_input(self, request_id: str) -> bool:
         """A session gets no further input; what it has is finished.
 
-        Finished sessions ignore it. Raises UnknownRequestError, SessionError.
+        False when its input is closed already, or it is finished or unknown. Raises SessionError
+        for what is no session.
         """
-        request = self._request(request_id)
+        row = self.lifecycle.row_of(request_id)
+        if row is None:
+            self.lifecycle.ignored["request.close_input"] += 1
+            return False
         try:
-            self.lifecycle.close_input(request.row)
+            went = self.lifecycle.close_input(row).went
         except RefusedError as refusal:
             raise SessionError(str(refusal)) from refusal
         self._sweep()
+        return went
 
     def abort(self, request_id: str) -> bool:
         """The client gives up on a request. False when it is finished or unknown."""
@@ -220,9 +225,10 @@ class CoreBase:
 
     def _request(self, request_id: str) -> Request:
         row = self.lifecycle.row_of(request_id)
-        if row is None:
-            raise UnknownRequestError(f"no request {request_id!r} is known")
-        return self._requests[row]
+        request = None if row is None else self._requests.get(row)
+        if request is None:
+            raise UnknownRequestError(f"no live request {request_id!r} is known")
+        return request
 
     def _checked(self, tokens: Int32Array | Sequence[int], what: str) -> Int32Array:
         """The tokens as an int32 array of our own."""
@@ -285,23 +291,23 @@ class CoreBase:
         self._preemptions += len(done.preempted)
         for row in done.errors:
             self._requests[row].error = "it cannot fit in the block pool, even alone"
-        for admission in plan.admissions:
+        for admission in done.admitted:
             self._admitted(admission.row, len(admission.hits))
             if self.transfers is not None and admission.hits:
                 self.transfers.keep_stored(admission.row, admission.hits)
-        for load in plan.loads:
-            self._admitted_loading(load.row, len(load.hits))
+        for load in done.loading:
+            self._began_loading(load.row)
         launched = done.launched
         if launched is not None:
-            for row in done.admitted:
-                self._bind(row)
+            for admission in done.admitted:
+                self._bind(admission.row)
             batch = build_batch(lifecycle.view, launched, lifecycle.block_size)
             try:
                 self.runner.launch(batch)
             except Exception as error:
                 _log.exception("step %d could not be launched", launched.step)
                 self._broken[launched.step] = error
-        if done.errors or plan.loads:
+        if lifecycle.finished:
             self._sweep()
         self.check()
         return launched is not None
@@ -316,7 +322,7 @@ class CoreBase:
             computed = int(view.written[row])
             request.cached_tokens = min(computed, int(view.prompt[row]))
 
-    def _admitted_loading(self, row: int, hits: int) -> None:
+    def _began_loading(self, row: int) -> None:
         if self.lifecycle.state_of(row) == WAITING_FOR_REMOTE_KVS:
             request = self._requests[row]
             request.wait = next(self._waits)

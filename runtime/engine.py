@@ -111,9 +111,9 @@ class Engine:
         """A session's next input. Raises UnknownRequestError, SessionError, InvalidRequestError."""
         self.call(lambda: self.core.add_chunk(request_id, tokens, params))
 
-    def close_input(self, request_id: str) -> None:
-        """A session gets no further input. Raises UnknownRequestError, SessionError."""
-        self.call(lambda: self.core.close_input(request_id))
+    def close_input(self, request_id: str) -> bool:
+        """A session gets no further input. False when that was so; SessionError if no session."""
+        return self.call(lambda: self.core.close_input(request_id))
 
     def abort(self, request_id: str) -> bool:
         """The client gives up. False when the request is finished or unknown."""

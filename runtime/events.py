@@ -359,6 +359,8 @@ class RequestEvents(LifecycleState):
             self._held_since[row] = self.clock()
         hits, new = self._hits, self._new
         at = covered
+        if self.config.check:
+            self._check_hits(row, hits[: self._ask.hits])
         if hits:
             self.ledger.acquire(hits)
             self._tables[row, at : at + len(hits)] = hits
@@ -366,6 +368,12 @@ class RequestEvents(LifecycleState):
         if new:
             last = int(self._tables[row, at - 1]) if at else -1
             self._tables[row, at : at + new] = self.ledger.take_fresh(new, last)
+
+    def _check_hits(self, row: int, hits: Sequence[int]) -> None:
+        """What an admission calls hits are the published blocks of its own prefix."""
+        keys = self.keys(row, len(hits))
+        for block, key in zip(hits, keys, strict=False):
+            assert self.ledger.index.key_of(block) == key, f"block {block} is no hit for {row}"
 
     def _publish(self, row: int, first: int, end: int) -> None:
         """Blocks `first` to `end` of the request's table become hits."""

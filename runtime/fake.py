@@ -91,6 +91,7 @@ class _Tenant:
 
     tokens: list[int]
     previous: int = PREVIOUS_SAMPLE  # what its previous launched step sampled
+    failed: bool = False  # a step of it failed: what later ones read is nobody's fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class FakeRunner:
             work = self._queue.popleft()
         result: StepResult | Exception
         if work.batch.step in self.failing:
+            for tenant in work.tenants:
+                tenant.failed = True
             result = RuntimeError("the device failed")
         else:
             result = self._execute(work)
@@ -238,6 +241,7 @@ class FakeRunner:
             tenant = work.tenants[number]
             if (batch.step, row) in self.failing_rows:
                 errors[row] = RuntimeError("the row failed")
+                tenant.failed = True
                 continue
             token = self._compute(batch, number, tokens, tenant)
             if batch.samples[number]:
@@ -259,7 +263,7 @@ class FakeRunner:
         prefix, mixed = ROOT, ROOT
         for position, held in enumerate(attended):
             prefix = extend(prefix, tenant.tokens[position])
-            if held != prefix:
+            if held != prefix and not tenant.failed:
                 block = int(table[position // size])
                 row = int(batch.rows[number])
                 self.corruptions.append(Corruption(batch.step, row, position, block))

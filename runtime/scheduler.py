@@ -73,8 +73,8 @@ class Plan:
     reclaims: list[int] = field(default_factory=list)
     victims: list[int] = field(default_factory=list)  # the last in order first
     stalled: list[int] = field(default_factory=list)  # running, and short of blocks
-    loads: list[Loading] = field(default_factory=list)
-    admissions: list[Admission] = field(default_factory=list)
+    #: In this order, which `carry_out` keeps: what an earlier one evicts, no later one hits.
+    starts: list[Admission | Loading] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
@@ -84,8 +84,7 @@ class Plan:
             or self.errors
             or self.reclaims
             or self.victims
-            or self.loads
-            or self.admissions
+            or self.starts
         )
 
 
@@ -94,7 +93,8 @@ class CarriedOut:
     """What became of a plan."""
 
     launched: LaunchedStep | None
-    admitted: tuple[int, ...] = ()  # rows that run now and did not before
+    admitted: tuple[Admission, ...] = ()  # who runs now and did not before
+    loading: tuple[Loading, ...] = ()  # who waits for a load now; it may have failed already
     errors: tuple[int, ...] = ()
     preempted: tuple[int, ...] = ()
 
@@ -243,7 +243,7 @@ class Scheduler:
         if not waiting.size:
             return
         waiting = waiting[view.covered[waiting] > 0][::-1]
-        planned = {admission.row for admission in plan.admissions}
+        planned = {start.row for start in plan.starts}
         priority, arrival = view.priority[row], view.arrival[row]
         for other in waiting.tolist():
             if (
@@ -263,6 +263,8 @@ class Scheduler:
         works = starts_work(engine)
         for row in lifecycle.waiting:
             resident = view.covered[row] > 0
+            if row in plan.reclaims:
+                return  # it has just made room for somebody ahead of it
             if not works and view.state[row] != PREEMPTED:
                 continue
             if engine.pending_reset and not resident:
@@ -315,7 +317,7 @@ class Scheduler:
             return False
         room.take(hits, fresh, reserve)
         assert not lifecycle.view.reserved[row]
-        plan.loads.append(Loading(row, hits, remote, reserve))
+        plan.starts.append(Loading(row, hits, remote, reserve))
         return True
 
     def _plan_admission(
@@ -338,7 +340,7 @@ class Scheduler:
         room.take(hits, new)
         start = int(view.computed[row]) if covered else len(hits) * self._lifecycle.block_size
         tokens = min(self._lifecycle.length(row) - start, budget)
-        plan.admissions.append(Admission(row, hits, new, tokens))
+        plan.starts.append(Admission(row, hits, new, tokens))
         return tokens
 
     def _blocks(self, row: int) -> int:
@@ -391,14 +393,16 @@ class Scheduler:
             lifecycle.reclaim(row)
         for row in plan.victims:
             lifecycle.preempt(row, allowed=True)
-        for load in plan.loads:
-            assert self._loads is not None
-            self._loads.admit(load.row, load.hits, load.remote, load.reserve)
-        admitted = [
-            admission
-            for admission in plan.admissions
-            if lifecycle.admit(admission.row, admission.hits, admission.new).went
-        ]
+        admitted: list[Admission] = []
+        loading: list[Loading] = []
+        for start in plan.starts:
+            if isinstance(start, Admission):
+                if lifecycle.admit(start.row, start.hits, start.new).went:
+                    admitted.append(start)
+            else:
+                assert self._loads is not None
+                if self._loads.admit(start.row, start.hits, start.remote, start.reserve).went:
+                    loading.append(start)
         rows, tokens, new_blocks = plan.rows, plan.tokens, plan.new_blocks
         if admitted:
             rows = np.concatenate([rows, [admission.row for admission in admitted]])
@@ -407,7 +411,8 @@ class Scheduler:
         launched = lifecycle.launch(rows, tokens, new_blocks) if rows.size else None
         return CarriedOut(
             launched,
-            tuple(admission.row for admission in admitted),
+            tuple(admitted),
+            tuple(loading),
             tuple(plan.errors),
             tuple(plan.victims),
         )
