@@ -30,7 +30,7 @@ from ...statemachine.states import (
     TransferEvent,
 )
 from ..symbolic.terms import BoolTerm
-from .logic import among, both, either, implies, no, one
+from .logic import among, both, either, implies, no, one, same
 from .state import View
 
 TAKING = (ADMIT, ADMIT_REMOTE, GROW)
@@ -56,15 +56,22 @@ def takes_nothing(s: View) -> BoolTerm:
 
 
 def blocks_exist(s: View) -> BoolTerm:
-    """What an event takes is in the table already, fresh, a hit, or a block of the load it joins."""
-    fresh = both(s.pick.fresh, s.declared("blocks", "may_hand_out"), s.pick.position >= s.ask.hits)
+    """What an event takes is in the table, fresh, a hit, or a block of the load that it joins."""
+    fresh = both(
+        s.pick.fresh,
+        s.declared("blocks", "may_hand_out"),
+        s.pick.position >= s.ask.hits,
+        implies(s.pick.loaded, s.t.state == ABSENT),
+    )
     hit = both(
+        no(s.pick.loaded),
         s.pick.position < s.ask.hits,
         s.declared("blocks", "may_hit"),
         s.b.hashed_as == s.pick.prefix,
         s.more.epoch == s.e.epoch,
     )
     joined = both(
+        s.pick.loaded,
         s.ask.transfer == s.copy.number,
         s.held.by_transfer,
         s.copy.carried,
@@ -85,7 +92,7 @@ def blocks_exist(s: View) -> BoolTerm:
 
 def joins_no_load(s: View) -> BoolTerm:
     """Only admit_remote takes blocks of a load."""
-    return s.ask.transfer == 0
+    return both(s.ask.transfer == 0, no(s.pick.loaded))
 
 
 def landed_is_complete(s: View) -> BoolTerm:
@@ -101,9 +108,7 @@ def landed_is_complete(s: View) -> BoolTerm:
         s.ask.tokens <= s.r.covered * s.e.block_size,
         s.ask.blocks >= s.r.hashed,
         s.ask.blocks * s.e.block_size <= s.ask.tokens,
-        implies(
-            both(in_table, (s.place.position + 1) * s.e.block_size <= s.ask.tokens), valid
-        ),
+        implies(both(in_table, (s.place.position + 1) * s.e.block_size <= s.ask.tokens), valid),
         implies(both(in_table, s.copy.carried), s.place.position < s.ask.blocks),
     )
 
@@ -136,9 +141,9 @@ def starts_truthfully(s: View) -> BoolTerm:
     """A load names blocks that its waiter has just taken fresh; a store published ones."""
     load = both(
         s.transfer_ask.unshared,
+        same(s.transfer_pick.named, both(s.pick.named, s.pick.loaded)),
         implies(
-            s.transfer_pick.named,
-            both(s.pick.named, s.pick.fresh, s.transfer_pick.prefix == s.place.prefix),
+            s.transfer_pick.named, both(s.pick.fresh, s.transfer_pick.prefix == s.place.prefix)
         ),
     )
     store = both(

@@ -90,6 +90,15 @@ class Draft:
         """A term over the state after the calls so far, as a term over the state before."""
         return z3.simplify(self._substitution.of(term)) if self._changed else term
 
+    def where(self, condition: BoolTerm, other: Draft) -> Draft:
+        """This draft, but the values of the other one where the condition holds."""
+        chosen = {}
+        for name, value in other.values.items():
+            mine = self.values.get(name, self.variables.terms[name])
+            if not terms.same(mine, value):
+                chosen[name] = terms.choice(condition, value, mine)
+        return replace(self, values={**self.values, **chosen})
+
     def after(self, effect: Effect) -> Draft:
         """The state that a function leaves behind."""
         written = {name: self.substituted(term) for name, term in effect.writes.items()}

@@ -50,6 +50,7 @@ class PlaceFacts(Record):
         "touching": "int",  # newest step launched while the block was in the table
         "written": "int",  # tokens of the request whose KV is really in its table
         "epoch": "int",  # of the weights, when its hold began
+        "loading": "bool",  # the load that it waits for brings the block
     }
     __slots__ = tuple(KINDS)
 
@@ -58,6 +59,7 @@ class PlaceFacts(Record):
     touching: int
     written: int
     epoch: int
+    loading: bool
 
 
 class CopyFacts(Record):
@@ -88,6 +90,7 @@ class PickFacts(Record):
         "position": "int",  # where it comes in the request's table
         "prefix": "int",  # the prefix that it is, or will be, of
         "indexed": "bool",  # publish: no other block is the hit for its prefix
+        "loaded": "bool",  # the load that the request waits for from now on brings it
         "valid": "bool",  # a load that ended otherwise than landed: this block is complete
     }
     __slots__ = tuple(KINDS)
@@ -97,6 +100,7 @@ class PickFacts(Record):
     position: int
     prefix: int
     indexed: bool
+    loaded: bool
     valid: bool
 
 
@@ -136,6 +140,7 @@ def enter(
     if pick.named and place.position < 0:
         place.position = pick.position
         place.prefix = pick.prefix
+        place.loading = pick.loaded
 
 
 def leave(
@@ -145,6 +150,9 @@ def leave(
     """The table is as long as the record says: what is behind its end is no longer in it."""
     if place.position >= r.covered:
         place.position = NOT_IN_TABLE
+        place.loading = False
+    if event == TRANSFER_LANDED or event == TRANSFER_FAILED:  # noqa: SIM109 - no `in` on symbols
+        place.loading = False
     if r.covered == 0:
         place.written = 0
 

@@ -111,9 +111,7 @@ class Running:
         """
         return self.effect_of(self.declaration.function(module, name), **arguments)
 
-    def effect_of(
-        self, function: Callable[..., Any], **arguments: Record | Term | int
-    ) -> Effect:
+    def effect_of(self, function: Callable[..., Any], **arguments: Record | Term | int) -> Effect:
         """As `effect`, of a function that is at hand."""
         code = function.__code__
         read = _read(code)

@@ -19,14 +19,11 @@ from ...statemachine.answers import GO, STOP_WAITING, WAIT
 from ...statemachine.reset import NO_EVENT
 from ...statemachine.states import (
     ABSENT,
-    FAILED,
     JOIN,
-    LAND,
     LANDED,
     LEAVE,
     LOAD,
     PREEMPT,
-    QUARANTINED,
     RECLAIM,
     RESET,
     START,
@@ -42,11 +39,12 @@ from ...statemachine.states import (
     TransferState,
 )
 from ..symbolic import terms
+from ..symbolic.records import Record
 from ..symbolic.terms import BoolTerm, Term
 from .contracts import OPEN
 from .draft import Call, Draft
 from .logic import both, either, implies, no, one
-from .running import Outcome, Running
+from .running import Running
 from .state import Variables, View
 
 ENUMS = {
@@ -199,34 +197,25 @@ class System:
     def _others_told(self, draft: Draft, landed: bool) -> Draft:
         """All other waiters: their holds on the block end, or they publish it, as `r` would."""
         s = draft.view()
-        load = both(s.copy.carried, s.t.kind == LOAD)
-        kept = either(no(load), s.transfer_pick.valid)
+        kept = either(no(both(s.copy.carried, s.t.kind == LOAD)), s.transfer_pick.valid)
         draft = draft.given(
             s.bulk.left >= 0,
             s.bulk.left <= s.others.request,
             s.bulk.left == 0 if landed else implies(no(kept), s.bulk.left == s.others.request),
             # Who does not wait for it keeps what it has.
             implies(s.copy.others_waiting == 0, both(s.bulk.left == 0, no(s.bulk.published))),
-            implies(
-                s.bulk.published,
-                both(load, s.others.request > s.bulk.left, either(kept, _true(landed))),
-            ),
+            # What a request publishes is complete: as `r`, it knows what it has written.
+            implies(s.bulk.published, both(s.others.request > s.bulk.left, s.b.content_of > 0)),
         )
-        after = draft.put(
+        left = draft.put(
             t__waiters=s.t.waiters - s.copy.others_waiting,
             copy__others_waiting=terms.number(0),
             others__request=s.others.request - s.bulk.left,
             b__count=s.declared("lanes", "released", count=s.b.count, times=s.bulk.left),
         )
-        published = after.run("blocks", "publish", prefix=s.copy.prefix)
-        for name in ("b.cached", "b.hashed_as", "more.epoch"):
-            old = after.view().value(*name.split("."))
-            new = s.e.epoch if name == "more.epoch" else published.view().value(*name.split("."))
-            if name == "more.epoch":
-                new = terms.choice(after.view().b.cached, old, new)
-            chosen = terms.choice(s.bulk.published, new, old)
-            published = published.put(**{name.replace(".", "__"): chosen})
-        return published
+        published = left.run("blocks", "publish", prefix=s.b.content_of)
+        epoch = terms.choice(s.b.cached, s.more.epoch, s.e.epoch)
+        return left.where(s.bulk.published, published.put(more__epoch=epoch))
 
     # --- steps, the engine, resets ----------------------------------------------------------------
 
@@ -278,7 +267,9 @@ class System:
                         asked = asked.given(s.ask.forced)
                     if asked.possible():
                         ways += [
-                            done for way in asked.fire("request", sent) for done in self._on_block(way)
+                            done
+                            for way in asked.fire("request", sent)
+                            for done in self._on_block(way)
                         ]
                 for way in ways:
                     yield self._finished("reset", self._dropped(way))
@@ -306,18 +297,11 @@ class System:
         """The others have let go as `r` has; prefixes are dropped; then the tier is cleared."""
         s = draft.view()
         drops = s.declared("reset", "drops_prefixes", refusing=s.reset.refusing)
-        left = terms.choice(drops, s.others.request, terms.number(0))
-        draft = draft.put(
-            others__request=s.others.request - left,
-            b__count=s.declared("lanes", "released", count=s.b.count, times=left),
+        left = draft.put(
+            others__request=terms.number(0),
+            b__count=s.declared("lanes", "released", count=s.b.count, times=s.others.request),
         )
-        dropped = draft.run("blocks", "drop")
-        for name in ("b.cached", "b.hashed_as"):
-            record, field = name.split(".")
-            chosen = terms.choice(
-                drops, dropped.view().value(record, field), draft.view().value(record, field)
-            )
-            draft = draft.put(**{f"{record}__{field}": chosen})
+        draft = draft.where(drops, left.run("blocks", "drop"))
         cleared = both(
             s.declared(
                 "reset", "clears_tier", refusing=s.reset.refusing, tier_asked=s.reset.tier_asked
@@ -340,7 +324,7 @@ class System:
         """Only one request and one transfer are looked at: what happens, happens to all alike."""
         return self._start({**self.variables.second_request(), **self.variables.second_transfer()})
 
-    def _held(self) -> object:
+    def _held(self) -> Record:
         return self.running.records["held"]
 
     def _finished(self, action: str, draft: Draft) -> Transition:
@@ -364,10 +348,3 @@ class System:
 def _call_name(call: Call) -> str:
     states, events = ENUMS[call.machine]
     return f"{events(call.event).name.lower()} in {states(call.source).name} (row {call.row})"
-
-
-def _true(value: bool) -> BoolTerm:
-    return terms.constant(value, "bool")
-
-
-__all__ = ["FAILED", "LAND", "QUARANTINED", "Outcome", "System", "Transition"]
