@@ -7,19 +7,16 @@ take any 200 of these for done. A 500 is a fault of ours.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import threading
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from ..api import CallResult, ResetResult
+from ..api import CallResult
 from .answers import answers, front_of
 from .errors import RETRY_AFTER, ApiError
 from .fields import AbortBody
-from .front import Front
 from .http import unless_gone
 
 router = APIRouter()
@@ -46,29 +43,14 @@ async def reset_prefix_cache(
     """Drop every cached prefix; a refusal names who holds blocks and how each hold ends."""
     front = front_of(request)
     external = reset_external or reset_connector
-    if wait == 0:
-        result = await front.call(front.engine.reset_prefix_cache, reset_running_requests, external)
-    else:
-        result = await unless_gone(
-            request, _waiting_reset(front, reset_running_requests, external, wait)
-        )
+    # Whoever leaves gives a waiting reset up: its engine must not stay closed for nobody.
+    result = await unless_gone(
+        request,
+        front.waiting_call(front.engine.begin_reset, reset_running_requests, external, wait),
+    )
     if result.success or not strict:
         return JSONResponse(result.as_dict())
     return JSONResponse(result.as_dict(), 409, {"Retry-After": str(RETRY_AFTER)})
-
-
-async def _waiting_reset(
-    front: Front, reset_running_requests: bool, external: bool, wait: float
-) -> ResetResult:
-    """A reset that stays pending while its client does."""
-    abandoned = threading.Event()
-    try:
-        return await front.waiting_call(
-            front.engine.reset_prefix_cache, reset_running_requests, external, wait, abandoned
-        )
-    except asyncio.CancelledError:
-        abandoned.set()
-        raise
 
 
 @router.post("/pause", responses=_CALLS)
@@ -80,7 +62,7 @@ async def pause(
     """Stop generating: abort what is live, wait for it, or keep it where it is."""
     front = front_of(request)
     clear = clear_cache and mode != "keep"
-    result = await front.waiting_call(front.engine.pause, mode, clear)
+    result = await front.waiting_call(front.engine.begin_pause, mode, clear)
     return _answer(result, {"status": "paused"})
 
 
@@ -88,7 +70,7 @@ async def pause(
 async def resume(request: Request) -> Response:
     """Generate again."""
     front = front_of(request)
-    return _answer(await front.waiting_call(front.engine.resume), {"status": "resumed"})
+    return _answer(await front.call(front.engine.resume), {"status": "resumed"})
 
 
 @router.get("/is_paused", responses=_GUARDED)
@@ -106,7 +88,7 @@ async def sleep(
 ) -> Response:
     """Give the memory of weights and cache back to the system."""
     front = front_of(request)
-    result = await front.waiting_call(front.engine.sleep, level, mode)
+    result = await front.waiting_call(front.engine.begin_sleep, level, mode)
     return _answer(result, {"status": "sleeping", "level": level})
 
 
@@ -121,7 +103,7 @@ async def wake_up(
     if unknown:
         raise ApiError(400, f"tags: {unknown[0]!r} is not weights or kv_cache", param="tags")
     ours = tuple(dict.fromkeys(_TAGS[tag] for tag in tags)) if tags else ("weights", "cache")
-    result = await front.waiting_call(front.engine.wake, ours)
+    result = await front.call(front.engine.wake, ours)
     asleep = await front.call(front.engine.is_sleeping)
     return _answer(result, {"status": "sleeping" if asleep else "awake", "tags": tags})
 

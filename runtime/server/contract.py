@@ -1,12 +1,14 @@
 """What the server asks of an engine. Every method may be called from any thread.
 
+Those that begin something give a future: cancelling it gives the call up where that is possible.
+
 `runtime.engine.Engine` is one; the server's tests bring a smaller one.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from ..api import CallResult, EngineStats, Holder, RequestInfo, RequestOutput, ResetResult
@@ -25,10 +27,10 @@ class ServedEngine(Protocol):
         tokens: Int32Array | Sequence[int],
         params: SamplingParams,
         *,
+        on_output: OnOutput,
         priority: int = 0,
         resumable: bool = False,
         salt: bytes = b"",
-        on_output: OnOutput,
     ) -> None: ...
 
     def add_chunk(
@@ -42,21 +44,20 @@ class ServedEngine(Protocol):
 
     def abort(self, request_id: str) -> bool: ...
 
-    def reset_prefix_cache(
+    def begin_reset(
         self,
         reset_running_requests: bool = False,
         reset_connector: bool = False,
         wait: float = 0.0,
-        abandoned: threading.Event | None = None,
-    ) -> ResetResult: ...
+    ) -> Future[ResetResult]: ...
 
-    def pause(self, mode: str = "abort", clear_cache: bool = False) -> CallResult: ...
+    def begin_pause(self, mode: str = "abort", clear_cache: bool = False) -> Future[CallResult]: ...
 
     def resume(self) -> CallResult: ...
 
-    def sleep(self, level: int = 1, mode: str = "abort") -> CallResult: ...
+    def begin_sleep(self, level: int = 1, mode: str = "abort") -> Future[CallResult]: ...
 
-    def wake(self, tags: Sequence[str] = ("weights", "cache")) -> CallResult: ...
+    def wake(self, tags: Iterable[str] = ("weights", "cache")) -> CallResult: ...
 
     def is_paused(self) -> bool: ...
 

@@ -7,10 +7,9 @@ Whoever leaves a `Generation` has it aborted: nothing is left behind.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -63,10 +62,19 @@ class Front:
             self._threads, lambda: method(*args, **kwargs)
         )
 
-    async def waiting_call(self, method: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """An engine call that may take long: it has a thread of its own. Raises ApiError 503."""
+    async def waiting_call(self, begin: Callable[..., Future[T]], *args: Any) -> T:
+        """An engine call that may wait long. Whoever is cancelled gives the call up.
+
+        Raises ApiError 503 when too many wait already.
+        """
         with self.limits.waiting_call():
-            return await in_own_thread(lambda: method(*args, **kwargs))
+            beginning = asyncio.ensure_future(self.call(begin, *args))
+            try:
+                begun = await asyncio.shield(beginning)
+            except asyncio.CancelledError:
+                beginning.add_done_callback(_give_up)
+                raise
+            return await asyncio.wrap_future(begun)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Raises ApiError when it cannot fit, before it is tokenised."""
@@ -234,30 +242,9 @@ def too_long(length: str, most: int) -> ApiError:
     )
 
 
-async def in_own_thread(work: Callable[[], T]) -> T:
-    """Run in a daemon thread that lives for this call only, so that it blocks no other."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
-
-    def settle(deliver: Callable[[], None]) -> None:
-        if not answer.done():
-            deliver()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
-            deliver = lambda: answer.set_exception(failure)  # noqa: E731
-        else:
-            deliver = lambda: answer.set_result(result)  # noqa: E731
-        try:
-            loop.call_soon_threadsafe(settle, deliver)
-        except RuntimeError:
-            return  # the loop is closed
-
-    threading.Thread(target=run, name="kvproof-waiting-call", daemon=True).start()
-    return await answer
+def _give_up(beginning: asyncio.Future[Future[Any]]) -> None:
+    if not beginning.cancelled() and beginning.exception() is None:
+        beginning.result().cancel()
 
 
 def _longest_token(tokenizer: Tokenizer) -> int:

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..model.tokenizer import Tokenizer
 from .app import create_app
 from .contract import ServedEngine
-from .front import Front, in_own_thread
+from .front import Front
 from .settings import ServerConfig
 
 
@@ -99,14 +99,14 @@ async def _serve(
         if stopping:
             await asyncio.wait(stopping)
         else:
-            await in_own_thread(lambda: engine.shutdown(False, config.drain_timeout))
+            await asyncio.to_thread(engine.shutdown, False, config.drain_timeout)
 
 
 async def _stop(
     front: Front, engine: ServedEngine, server: uvicorn.Server, config: ServerConfig, drain: bool
 ) -> None:
     front.closing = True
-    await in_own_thread(lambda: engine.shutdown(drain, config.drain_timeout if drain else 0.0))
+    await asyncio.to_thread(engine.shutdown, drain, config.drain_timeout if drain else 0.0)
     server.should_exit = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -119,6 +120,7 @@ def command(
     except (ModelError, MemoryError, ValueError) as error:
         typer.echo(f"kvproof serve: {error}", err=True)
         return exits.USAGE
+    config = dataclasses.replace(config, max_model_len=engine.config.max_model_len)
     if test_connector_delay:
         typer.echo(f"TEST CONNECTOR: every load is delayed by {test_connector_delay:g} s", err=True)
     try:

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from kvproof.runtime.api import (
     CallResult,
@@ -39,6 +40,13 @@ def continuation(tokenizer, prompt: Sequence[int], count: int) -> list[int]:
     for _ in range(count):
         history.append(next_token(tokenizer, history))
     return history[len(prompt) :]
+
+
+def answered(value):
+    """A future that has its result."""
+    future = Future()
+    future.set_result(value)
+    return future
 
 
 class _Request:
@@ -87,7 +95,7 @@ class StubEngine:
         self.asleep = False
         self.unhealthy = ""
         self.refusals: list[Holder] = []  # what a reset is refused with
-        self.abandoned_resets = 0
+        self.resets: list = []  # those that wait
 
     def add_request(
         self, request_id, tokens, params, *, priority=0, resumable=False, salt=b"", on_output
@@ -131,28 +139,30 @@ class StubEngine:
             self._finish(request, FinishReason.ABORT)
             return True
 
-    def reset_prefix_cache(
-        self, reset_running_requests=False, reset_connector=False, wait=0.0, abandoned=None
-    ):
-        if abandoned is not None:
-            with self._lock:
-                self._moved.wait_for(lambda: abandoned.is_set() or not self.refusals, wait)
-            self.abandoned_resets += abandoned.is_set()
-        if self.refusals:
-            return ResetResult(False, retryable=True, holders=tuple(self.refusals))
-        return ResetResult(True, tiers=("device", "connector")[: 1 + reset_connector])
+    def begin_reset(self, reset_running_requests=False, reset_connector=False, wait=0.0):
+        future = Future()
+        self.resets.append((future, reset_connector))
+        if not wait or not self.refusals:
+            self.answer_resets()
+        return future
 
-    def abandon_check(self):
-        with self._lock:
-            self._moved.notify_all()
+    def answer_resets(self):
+        while self.resets:
+            future, connector = self.resets.pop()
+            if self.refusals:
+                answer = ResetResult(False, retryable=True, holders=tuple(self.refusals))
+            else:
+                answer = ResetResult(True, tiers=("device", "connector")[: 1 + connector])
+            if future.set_running_or_notify_cancel():
+                future.set_result(answer)
 
-    def pause(self, mode="abort", clear_cache=False):
+    def begin_pause(self, mode="abort", clear_cache=False):
         with self._lock:
             if mode == "abort":
                 for request in list(self.requests.values()):
                     self._finish(request, FinishReason.ABORT)
             self.paused = True
-        return CallResult(True, "paused")
+        return answered(CallResult(True, "paused"))
 
     def resume(self):
         if self.asleep:
@@ -160,13 +170,12 @@ class StubEngine:
         self.paused = False
         return CallResult(True, "active")
 
-    def sleep(self, level=1, mode="abort"):
+    def begin_sleep(self, level=1, mode="abort"):
         if self.refusals:
-            return CallResult(
-                False, "active", "a transfer holds blocks", True, tuple(self.refusals)
-            )
+            why = "a transfer holds blocks"
+            return answered(CallResult(False, "active", why, True, tuple(self.refusals)))
         self.asleep = True
-        return CallResult(True, "sleeping")
+        return answered(CallResult(True, "sleeping"))
 
     def wake(self, tags=("weights", "cache")):
         self.asleep = set(tags) != {"weights", "cache"}
