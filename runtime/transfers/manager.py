@@ -22,11 +22,9 @@ from ...statemachine.states import (
     CANCEL,
     CANCELLING,
     FAIL,
-    FAILED,
     FENCE,
     GIVE_UP,
     LAND,
-    LANDED,
     LEASE_OVER,
     LOAD,
 )
@@ -119,8 +117,14 @@ class TransferManager:
 
         Should the connector refuse, the load has failed by the time this returns.
         """
-        if remote.transfer:
-            return self._lifecycle.admit_joining(row, hits, remote.transfer, remote.blocks, reserve)
+        number, shared = remote.transfer, list(remote.blocks)
+        if not number:
+            # An earlier request of the same plan may have started this very load.
+            number, joined = self._lifecycle.joinable_load(row, len(hits))
+            shared = joined[: remote.length]
+        if number:
+            reserve += remote.length - len(shared)
+            return self._lifecycle.admit_joining(row, hits, number, shared, reserve)
         outcome, number = self._lifecycle.admit_loading(row, hits, remote.keys, reserve)
         if outcome.went:
             self._begin(self._lifecycle.transfers[number])
@@ -202,6 +206,11 @@ class TransferManager:
         """Clear the connector's tier. False, and the tier unchanged, when it cannot."""
         return self._ask("reset", self.connector.reset, False)
 
+    @property
+    def waiting_to_store(self) -> int:
+        """Published blocks for which no store has started yet, though the tier may lack them."""
+        return len(self._to_store) + len(self._lifecycle.ledger.published or ())
+
     def next_lease(self) -> float | None:
         """When the next lease is over, for a loop that has nothing else to wait for."""
         return self._leases[0][0] if self._leases else None
@@ -241,17 +250,18 @@ class TransferManager:
         if record is not None and signal.kind is SignalKind.UNCONFIRMED:
             self._give_up(record)
             return
+        is_load = record is not None and record.kind == LOAD  # the record is erased as it ends
         outcome = self._lifecycle.transfer(
             signal.transfer, _EVENTS[signal.kind], valid_blocks=signal.valid_blocks
         )
         if record is None or outcome is None or not outcome.went:
             return
         copied = 0
-        if record.state == LANDED:
+        if signal.kind is SignalKind.LANDED:
             copied = len(record.blocks)
-        elif record.state == FAILED and record.kind == LOAD:
+        elif signal.kind is SignalKind.FAILED and is_load:
             copied = min(max(signal.valid_blocks, 0), len(record.blocks))
-        if record.kind == LOAD:
+        if is_load:
             self.loaded_bytes += copied * self._bytes_per_block
         else:
             self.stored_bytes += copied * self._bytes_per_block
