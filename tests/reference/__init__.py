@@ -1,0 +1,1 @@
+"""The reference engine: the declaration run end to end with dictionaries and loops."""
