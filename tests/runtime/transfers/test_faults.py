@@ -70,8 +70,10 @@ def freed_under_a_store(h: EngineHarness) -> None:
     h.finish("first")
     h.turn()
     assert h.stores
-    h.add("next", range(200, 229), 6)
-    h.finish("next")
+    for name, base in (("next", 200), ("more", 400)):  # the second one evicts
+        h.add(name, range(base, base + 29), 6)
+        h.finish(name)
+        assert_right(h, name, 6)
     h.connector.release()
     h.settle()
     assert h.core.reset_prefix_cache(reset_running_requests=True).result(0)
@@ -153,6 +155,7 @@ def reset_refused_for_ever(h: EngineHarness) -> None:
     assert not answer.done()
     h.pass_time(11.0)  # the cancel's lease: in quarantine
     h.turn()
+    assert answer.done()
     assert answer.result(0).success
     h.finish("waits")
     assert_right(h, "waits", 4)
@@ -164,7 +167,7 @@ def sleep_with_a_transfer_in_flight(h: EngineHarness) -> None:
     number = loading(h, HOLD)
     result = h.core.sleep().result(0)
     assert not result.success
-    assert [(holder.kind, holder.owner) for holder in result.holders][0] == ("LOAD", str(number))
+    assert (result.holders[0].kind, result.holders[0].owner) == ("LOAD", str(number))
     assert result.mode == "active"
     assert h.runner.kv.resident
     h.connector.release()
