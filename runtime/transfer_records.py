@@ -189,11 +189,14 @@ class TransferEvents(RequestEvents):
     def start_store(self, keys: Sequence[bytes], blocks: Sequence[int]) -> int:
         """Take a STORE hold on published blocks, in QUEUED. Returns 0 when not now.
 
+        Blocks that nobody holds leave the free pool with it, but never those that are promised.
         The caller hands `transfers[number]` to the connector. Raises RefusedError when a block
         is not published under its key.
         """
         facts = TransferFacts()
-        index = self.ledger.index
+        counts, index = self.ledger.counts, self.ledger.index
+        if sum(not counts[block] for block in blocks) > self.free_for():
+            return 0
         published = all(index.key_of(block) == key for key, block in zip(keys, blocks, strict=True))
         code = self._try_start(facts, STORE, published=published)
         if code & ANSWER_MASK != GO:

@@ -296,7 +296,7 @@ class Chaos:
             core.finish_step()
             self.check()
             if not core.lifecycle.live and not core.in_flight and not core.lifecycle.finished:
-                if not core.lifecycle.open_transfers():
+                if not core.lifecycle.transfers:
                     break
             self.now += 0.05
         else:
