@@ -141,6 +141,12 @@ class EngineHarness:
             lambda: not (lifecycle.live or lifecycle.open_transfers() or transfers.waiting_to_store)
         )
 
+    def settle_transfers(self) -> None:
+        """Turn until no transfer is open and nothing is left to store, whoever runs."""
+        lifecycle, transfers = self.core.lifecycle, self.core.transfers
+        assert transfers is not None
+        self.run(lambda: not (lifecycle.open_transfers() or transfers.waiting_to_store))
+
     def pass_time(self, seconds: float) -> None:
         """The clock moves, and the engine looks at it."""
         self.now += seconds
