@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 from ..api import RequestOutput
 
@@ -49,8 +48,7 @@ class OutputStream:
 
 def merged(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
     """Two outputs of one turn as one."""
-    return replace(
-        later,
+    return later._replace(
         tokens=earlier.tokens + later.tokens,
         text=earlier.text + later.text,
         logprobs=earlier.logprobs + later.logprobs,
