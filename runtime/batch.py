@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import BatchView
+from .columns import COVERED, DELIVERED, PROMPT, BatchView, Int64Array
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
 from .steps import LaunchedStep
 
@@ -12,11 +12,11 @@ from .steps import LaunchedStep
 def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> StepBatch:
     """The batch of a step that was launched just now. Its arrays are new: the runner keeps them."""
     rows, starts, counts = launched.rows, launched.starts, launched.counts
-    ends = starts + counts
-    needed = -(-ends // block_size)
+    now = view.columns.take(rows, axis=1)
+    needed = (starts + counts + (block_size - 1)) // block_size
     width = int(needed.max())
     tables = view.tables[rows, :width]
-    if (needed != view.covered[rows]).any():
+    if (needed < now[COVERED]).any():
         # A hold may cover more than this step touches.
         tables[np.arange(width) >= needed[:, None]] = -1
     return StepBatch(
@@ -24,25 +24,31 @@ def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> Ste
         rows=rows.astype(np.int32),
         starts=starts.astype(np.int32),
         counts=counts.astype(np.int32),
-        tokens=_tokens(view, launched),
+        tokens=_tokens(view, launched, now[PROMPT] + now[DELIVERED]),
         tables=tables,
         samples=launched.samples,
     )
 
 
-def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
-    """The input ids, flat; what a launched step will sample is PREVIOUS_SAMPLE."""
+def _tokens(view: BatchView, launched: LaunchedStep, known: Int64Array) -> Int32Array:
+    """The input ids, flat; what a launched step will sample is PREVIOUS_SAMPLE.
+
+    `known`: how many tokens of each row are known.
+    """
     rows, starts, counts = launched.rows, launched.starts, launched.counts
-    known = view.prompt[rows] + view.delivered[rows]
-    if len(counts) == int(counts.sum()):
+    total = int(counts.sum())
+    if total == len(counts):
         positions, owners, lengths = starts, rows, known
     else:
         owner = np.repeat(np.arange(len(rows)), counts)
         offsets = np.cumsum(counts) - counts
-        positions = np.arange(len(owner)) - offsets[owner] + starts[owner]
+        positions = np.arange(total) + (starts - offsets)[owner]
         owners, lengths = rows[owner], known[owner]
-    tokens: Int32Array = view.tokens[owners, np.minimum(positions, view.tokens.shape[1] - 1)]
     pending = positions >= lengths
-    if pending.any():
-        tokens[pending] = PREVIOUS_SAMPLE
+    if not pending.any():
+        tokens: Int32Array = view.tokens[owners, positions]
+        return tokens
+    # The position of a token that is still to be sampled may lie behind the columns' end.
+    tokens = view.tokens[owners, np.where(pending, 0, positions)]
+    tokens[pending] = PREVIOUS_SAMPLE
     return tokens

@@ -28,6 +28,12 @@ STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELI
 )  # fmt: skip
 
 
+#: Two columns more that no event decides by: sampled tokens that launched steps will still
+#: deliver, and the length of the sequence at which the present turn ends.
+EXPECTS, LIMIT = len(FACTS), len(FACTS) + 1
+COLUMNS = len(FACTS) + 2
+
+
 def make_loader(names: Sequence[str]) -> Callable[[Any, Sequence[int]], None]:
     """`record.a, record.b, … = values`, written out for the fields of a record.
 
@@ -74,6 +80,7 @@ class BatchView:
     arrival: Int64Array
     expects: Int64Array  # sampled tokens that launched steps will still deliver
     limit: Int64Array  # length of the sequence at which the present turn ends
+    columns: Int64Array  # [facts and the last two, rows] all of the above in one array
     tables: npt.NDArray[np.int32]  # [rows, w] block ids; -1 beyond `covered`
     tokens: npt.NDArray[np.int32]  # [rows, model length] prompt, output and chunks in order
     counts: Int64Array  # [blocks] holds on each block

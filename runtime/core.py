@@ -13,6 +13,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,15 +51,16 @@ from .api import (
     RequestInfo,
     RequestOutput,
     SessionError,
+    TokenLogprobs,
     UnknownRequestError,
 )
 from .batch import build_batch
 from .columns import Int64Array
 from .deadlines import Deadlines, PausableClock
-from .lifecycle import Lifecycle, Stop
+from .lifecycle import Lifecycle, Settled, Stop
 from .protocols import Connector, Int32Array, Runner, StepResult
 from .sampling_params import SamplingParams
-from .scheduler import Scheduler, longest
+from .scheduler import Scheduler
 from .sessions import OnOutput, Request, TextFactory
 from .trace_writer import TraceWriter
 from .transfers.manager import TransferManager
@@ -111,6 +113,10 @@ class CoreBase:
         self._new_text = text
         self._vocabulary = vocabulary
         self._requests: dict[int, Request] = {}
+        #: Every token that may end some turn, and how many requests have text to be looked at:
+        #: with neither in a step, nobody need be asked one by one.
+        self._stop_tokens: set[int] = set()
+        self._texts = 0
         self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
         self._session_clock = PausableClock(clock)
         self._session_deadlines = Deadlines(self._session_clock)
@@ -169,6 +175,8 @@ class CoreBase:
             )
         request = Request(request_id, row, params, on_output, text or self._new_text, self._eos)
         self._requests[row] = request
+        if request.new_text is not None:
+            self._texts += 1
         self._begin_turn(request, params)
         self._prompt_tokens += len(ids)
 
@@ -258,12 +266,15 @@ class CoreBase:
             raise EngineClosedError(refusal.why) from refusal
 
     def _pool_tokens(self) -> int:
-        return longest(self.lifecycle.engine) - 1
+        return self.lifecycle.longest - 1
 
     def _begin_turn(self, request: Request, params: SamplingParams | None) -> None:
-        length = self.lifecycle.length(request.row)
-        request.begin_turn(params, length, self.config.max_model_len)
-        self.lifecycle.set_limit(request.row, request.limit)
+        view, row = self.lifecycle.view, request.row
+        request.begin_turn(
+            params, int(view.prompt[row]), int(view.delivered[row]), self.config.max_model_len
+        )
+        self.lifecycle.set_limit(row, request.limit)
+        self._stop_tokens |= request.stops
 
     def _next_turn(self, request: Request, params: SamplingParams | None) -> None:
         request.turn += 1
@@ -380,38 +391,43 @@ class CoreBase:
             if request is not None and lifecycle.state_of(row) not in FINISHED:
                 request.error = f"{type(error).__name__}: {error}"
         settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
-        stopped = {stop.row for stop in settled.stopped}
-        logprobs = result.logprobs
-        self._generation_tokens += len(settled.rows)
-        view = lifecycle.view
-        prompts = view.prompt[settled.rows].tolist()
-        outputs = view.delivered[settled.rows].tolist()
-        rows = settled.rows.tolist()
-        for row, token, prompt, delivered in zip(
-            rows, settled.tokens.tolist(), prompts, outputs, strict=True
-        ):
-            request = self._requests[row]
-            reason = self._turn_ended(request) if row in stopped else None
-            found = logprobs.get(row) if logprobs else None
-            self._tell(
-                request,
-                request.output(
-                    (token,), reason, prompt, delivered, (found,) if found is not None else ()
-                ),
-            )
-            if row in stopped:
-                self._after_turn(request)
+        self._deliver(settled, result.logprobs)
         if lifecycle.finished:
             self._sweep()
         self.check()
 
-    def _judge(self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
-        """Whose turn ends by the token that was just delivered."""
-        hard = longest(self.lifecycle.engine)
+    def _deliver(self, settled: Settled, logprobs: dict[int, Any]) -> None:
+        """Tell each client of its token, and of its turn's end if it ended by it."""
+        stopped = {stop.row for stop in settled.stopped}
+        self._generation_tokens += len(settled.rows)
         requests = self._requests
         for row, token, length in zip(
-            rows.tolist(), tokens.tolist(), lengths.tolist(), strict=True
+            settled.rows.tolist(), settled.tokens.tolist(), settled.lengths.tolist(), strict=True
         ):
+            request = requests[row]
+            reason = self._turn_ended(request) if row in stopped else None
+            found: tuple[TokenLogprobs, ...] = (logprobs[row],) if row in logprobs else ()
+            output = request.output((token,), length, reason, found)
+            try:
+                request.on_output(output)
+            except Exception:
+                # The client's own fault must not end the others.
+                _log.exception("on_output of %r failed", request.id)
+            if reason is not None:
+                self._after_turn(request)
+
+    def _judge(self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
+        """Whose turn ends by the token that was just delivered."""
+        hard = self.lifecycle.longest
+        requests = self._requests
+        sampled = tokens.tolist()
+        if (
+            not self._texts
+            and self._stop_tokens.isdisjoint(sampled)
+            and (lengths < np.minimum(self.lifecycle.view.limit[rows], hard)).all()
+        ):
+            return  # nobody need be asked one by one
+        for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):
             request = requests[row]
             if request.stops_at(token, length):
                 yield Stop(row, FINISHED_STOPPED, at_limit=length >= hard)
@@ -448,10 +464,9 @@ class CoreBase:
         for row in list(lifecycle.finished):
             request = self._requests.get(row)
             if request is not None:
-                view = lifecycle.view
                 reason = _REASONS[lifecycle.state_of(row)]
-                delivered = int(view.delivered[row])
-                output = request.output((), reason, int(view.prompt[row]), delivered)
+                length = request.prompt_tokens + int(lifecycle.view.delivered[row])
+                output = request.output((), length, reason)
                 self._forget_client(request)
                 self._tell(request, output)
             left = in_flight(int(lifecycle.view.newest_step[row]), lifecycle.processed)
@@ -468,6 +483,10 @@ class CoreBase:
             self._remembered.popitem(last=False)
         self._finish_counts[_REASONS[self.lifecycle.state_of(row)].value] += 1
         del self._requests[row]
+        if request.new_text is not None:
+            self._texts -= 1
+        if not self._requests:
+            self._stop_tokens.clear()
         if request.bound:
             self.runner.unbind(row)
 

@@ -265,7 +265,7 @@ class RequestEvents(LifecycleState):
 
     def set_limit(self, row: int, length: int) -> None:
         """The sequence's length at which the present turn ends: no step is launched beyond it."""
-        self._limit[row] = length
+        self._limit[row] = min(length, self.longest)
 
     def engine_event(self, event: int, **ask: int) -> Outcome:
         """An event of the engine's machine. Raises RefusedError when the table rejects it."""

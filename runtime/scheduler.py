@@ -19,10 +19,10 @@ import numpy as np
 
 from ..statemachine.facts import EngineFacts
 from ..statemachine.gates import finishes_work, starts_work
-from ..statemachine.lanes import capacity, in_flight, length, must_grow
+from ..statemachine.lanes import in_flight, length, must_grow
 from ..statemachine.policy import ahead, may_be_victim, must_reclaim_waiting, never_fits
 from ..statemachine.states import PREEMPTED
-from .columns import Int64Array
+from .columns import COMPUTED, COVERED, DELIVERED, EXPECTS, LIMIT, PROMPT, Int64Array
 from .events import Outcome
 from .lifecycle import LaunchedStep, Lifecycle
 from .room import Room
@@ -79,13 +79,7 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not (
-            self.rows.size
-            or self.errors
-            or self.reclaims
-            or self.victims
-            or self.starts
-        )
+        return not (self.rows.size or self.errors or self.reclaims or self.victims or self.starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,34 +119,44 @@ class Scheduler:
 
     def _plan_running(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> int:
         """Every running request computes what it has not computed yet, within the budget."""
-        view = self._lifecycle.view
-        rows = self._lifecycle.running.array
-        computed = view.computed[rows]
-        target = length(view.prompt[rows], view.delivered[rows]) + view.expects[rows]
+        lifecycle = self._lifecycle
+        rows = lifecycle.running.array
+        now = lifecycle.view.columns.take(rows, axis=1)
+        target = length(now[PROMPT], now[DELIVERED]) + now[EXPECTS]
+        tokens = target - now[COMPUTED]
+        limit = now[LIMIT]
+        if engine.quarantined:
+            limit = np.minimum(limit, lifecycle.longest)
         # A step beyond the turn's end would compute what is thrown away.
-        going = (target > computed) & (target < np.minimum(view.limit[rows], longest(engine)))
+        going = (tokens > 0) & (target < limit)
         if not going.all():
-            rows, computed, target = rows[going], computed[going], target[going]
-        tokens = target - computed
+            if engine.quarantined:
+                # Blocks were lost since it was admitted: no output will come that ends it.
+                too_long = (target >= lifecycle.longest) & (now[EXPECTS] == 0) & (tokens > 0)
+                for row in rows[too_long].tolist():
+                    plan.errors.append(row)
+                    room.let_go(row)
+            rows, now, tokens = rows[going], now[:, going], tokens[going]
         total = int(tokens.sum())
         if total > budget:
             before = np.cumsum(tokens) - tokens
             tokens = np.clip(budget - before, 0, tokens)
             going = tokens > 0
-            rows, computed, tokens = rows[going], computed[going], tokens[going]
+            rows, now, tokens = rows[going], now[:, going], tokens[going]
             total = budget
-        covered = view.covered[rows]
+        computed, covered = now[COMPUTED], now[COVERED]
         size = engine.block_size
-        short = must_grow(computed, tokens, covered, size)
-        new_blocks = short * (-(-(computed + tokens) // size) - covered)
-        lacking = int(new_blocks.sum())
-        if lacking > room.free:
-            rows, tokens, new_blocks = self._make_room_to_grow(
-                plan, room, rows, computed + tokens, tokens, new_blocks, engine
-            )
-            total = int(tokens.sum())
-        else:
-            room.free -= lacking
+        new_blocks = must_grow(computed, tokens, covered, size)
+        if new_blocks.any():
+            new_blocks = new_blocks * (-(-(computed + tokens) // size) - covered)
+            lacking = int(new_blocks.sum())
+            if lacking > room.free:
+                rows, tokens, new_blocks = self._make_room_to_grow(
+                    plan, room, rows, computed + tokens, tokens, new_blocks, engine
+                )
+                total = int(tokens.sum())
+            else:
+                room.free -= lacking
         plan.rows, plan.tokens, plan.new_blocks = rows, tokens, new_blocks
         return budget - total
 
@@ -372,7 +376,7 @@ class Scheduler:
 
     def _drop_from_step(self, plan: Plan, room: Room, victim: int) -> None:
         keep = plan.rows != victim
-        room.free += int(plan.new_blocks[~keep].sum())
+        room.free += int(plan.new_blocks[~keep].sum())  # its growth is called off
         plan.rows, plan.tokens = plan.rows[keep], plan.tokens[keep]
         plan.new_blocks = plan.new_blocks[keep]
 
@@ -420,9 +424,3 @@ class Scheduler:
 
 def _always(needed: int) -> Callable[[Room], int]:
     return lambda room: needed
-
-
-def longest(engine: EngineFacts) -> int:
-    """The sequence length at which a request must stop: the model's, or one the pool holds."""
-    held = capacity(engine.pool_blocks - engine.quarantined, engine.block_size)
-    return int(min(engine.model_length, held + 1))

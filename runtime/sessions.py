@@ -47,6 +47,7 @@ class Request:
     min_length: int = 0  # sequence length from which on a stop token or string counts
     limit: int = 0  # sequence length at which the present turn ends
     turn: int = 0
+    prompt_tokens: int = 0  # the prompt and the chunks merged so far
     #: Parameters of the chunks that wait for the present turn to end.
     queued: deque[SamplingParams | None] = field(default_factory=deque)
     bound: bool = False  # the runner knows the present turn's tokens
@@ -58,8 +59,12 @@ class Request:
     #: Counts up when what it waits for changes, so that an old deadline is known as such.
     wait: int = 0
 
-    def begin_turn(self, params: SamplingParams | None, length: int, model_length: int) -> None:
-        """A turn starts with a sequence of `length` tokens; None keeps the parameters."""
+    def begin_turn(
+        self, params: SamplingParams | None, prompt: int, delivered: int, model_length: int
+    ) -> None:
+        """A turn starts after so many prompt and output tokens; None keeps the parameters."""
+        length = prompt + delivered
+        self.prompt_tokens = prompt
         if params is not None:
             self.params = params
         params = self.params
@@ -92,25 +97,30 @@ class Request:
     def output(
         self,
         tokens: tuple[int, ...],
+        length: int,
         finish_reason: FinishReason | None,
-        prompt_tokens: int,
-        output_tokens: int,
         logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> RequestOutput:
-        """What the client is told now; the text that was held back comes with the turn's end."""
-        piece, self.piece = self.piece, ""
-        if finish_reason is not None and self.text is not None:
-            piece += self.text.finish()
+        """What the client is told now, with a sequence of `length` tokens.
+
+        The text that was held back comes with the turn's end.
+        """
+        text = ""
+        if self.text is not None:
+            text, self.piece = self.piece, ""
+            if finish_reason is not None:
+                text += self.text.finish()
+        # By position: one is made for every request in every step.
         return RequestOutput(
-            request_id=self.id,
-            tokens=tokens,
-            text=piece,
-            finish_reason=finish_reason,
-            stop_reason=self.stop_reason if finish_reason is not None else None,
-            error=self.error,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            cached_tokens=self.cached_tokens,
-            logprobs=logprobs,
-            turn=self.turn,
+            self.id,
+            tokens,
+            text,
+            finish_reason,
+            self.stop_reason if finish_reason is not None else None,
+            self.error,
+            self.prompt_tokens,
+            length - self.prompt_tokens,
+            self.cached_tokens,
+            logprobs,
+            self.turn,
         )

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.facts import Ask, EngineAsk, EngineFacts, RequestFacts, TransferAsk
+from ..statemachine.lanes import capacity
 from ..statemachine.request import container
 from ..statemachine.states import (
     ACTIVE,
@@ -29,7 +30,17 @@ from ..statemachine.states import (
     WAITING_FOR_STREAMING_REQ,
 )
 from .api import EngineConfig
-from .columns import FACTS, STATE, BatchView, Int64Array, make_loader, read_only
+from .columns import (
+    COLUMNS,
+    EXPECTS,
+    FACTS,
+    LIMIT,
+    STATE,
+    BatchView,
+    Int64Array,
+    make_loader,
+    read_only,
+)
 from .containers import SortedRows
 from .holds import BlockLedger
 from .prefix import BlockHasher
@@ -91,9 +102,11 @@ class LifecycleState:
         #: Transitions so far: what the watchdog compares to see whether work moves.
         self.moves = 0
 
-        self._facts: Int64Array = np.zeros((len(FACTS), 0), dtype=np.int64)
-        self._expects: Int64Array = np.zeros(0, dtype=np.int64)
-        self._limit: Int64Array = np.zeros(0, dtype=np.int64)
+        self._columns: Int64Array = np.zeros((COLUMNS, 0), dtype=np.int64)
+        #: The declared facts among the columns, and the two others: views of them.
+        self._facts: Int64Array = self._columns[: len(FACTS)]
+        self._expects: Int64Array = self._columns[EXPECTS]
+        self._limit: Int64Array = self._columns[LIMIT]
         self._tables: npt.NDArray[np.int32] = np.full((0, self.table_width), -1, dtype=np.int32)
         self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
         self._ids: list[str] = []
@@ -114,6 +127,13 @@ class LifecycleState:
         copy = EngineFacts.__new__(EngineFacts)
         _load_engine(copy, _engine_facts(self._engine))
         return copy
+
+    @property
+    def longest(self) -> int:
+        """The length at which a sequence must stop: the model's, or the longest the pool holds."""
+        e = self._engine
+        held = capacity(e.pool_blocks - e.quarantined, e.block_size)
+        return int(min(e.model_length, held + 1))
 
     @property
     def processed(self) -> int:
@@ -247,8 +267,8 @@ class LifecycleState:
     def _make_room(self, rows: int) -> None:
         """Columns for that many rows; views handed out before show the old ones."""
         old = len(self._ids)
-        facts = np.zeros((len(FACTS), rows), dtype=np.int64)
-        facts[:, :old] = self._facts
+        columns = np.zeros((COLUMNS, rows), dtype=np.int64)
+        columns[:, :old] = self._columns
         tables = np.full((rows, self.table_width), -1, dtype=np.int32)
         tables[:old] = self._tables
         # Zeroed memory that nobody has touched costs nothing, so rows may be long.
@@ -256,10 +276,9 @@ class LifecycleState:
         for row in self._row_of.values():
             length = self.length(row)
             tokens[row, :length] = self._tokens[row, :length]
-        more = np.zeros(rows - old, dtype=np.int64)
-        self._facts, self._tables, self._tokens = facts, tables, tokens
-        self._expects = np.concatenate([self._expects, more])
-        self._limit = np.concatenate([self._limit, more])
+        self._columns, self._tables, self._tokens = columns, tables, tokens
+        self._facts = columns[: len(FACTS)]
+        self._expects, self._limit = columns[EXPECTS], columns[LIMIT]
         for _ in range(rows - old):
             self._ids.append("")
             self._salts.append(b"")
@@ -274,6 +293,7 @@ class LifecycleState:
     def _refresh_view(self) -> None:
         for number, name in enumerate(FACTS):
             setattr(self.view, name, read_only(self._facts[number]))
+        self.view.columns = read_only(self._columns)
         self.view.expects = read_only(self._expects)
         self.view.limit = read_only(self._limit)
         self.view.tables = read_only(self._tables)

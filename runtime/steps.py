@@ -33,6 +33,7 @@ from .columns import (
     COMPUTED,
     COVERED,
     DELIVERED,
+    EXPECTS,
     HASHED,
     NEWEST_STEP,
     PROMPT,
@@ -57,6 +58,7 @@ class LaunchedStep:
     starts: Int64Array  # [n] position of the first token computed
     counts: Int64Array  # [n] tokens computed
     samples: BoolArray  # [n] whether a token is sampled after the last position
+    all_sample: bool = False  # no row's prefill goes on in a later step
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +123,18 @@ class StepLanes(TransferEvents):
         if not self.engine_event(LAUNCH_STEP).went:
             return None
         step = self._engine.launched
-        facts = self._facts
         replay = LaneReplay(self, rows) if self.replays else None
         if new_blocks.any():
             self._grow(rows, new_blocks)
-        starts = facts[COMPUTED, rows]
+        columns = self._columns
+        before = columns.take(rows, axis=1)
+        starts, expects = before[COMPUTED], before[EXPECTS]
         ends = advance(starts, tokens)
-        facts[COMPUTED, rows] = ends
-        facts[NEWEST_STEP, rows] = step
-        expects = self._expects[rows]
-        samples = ends == length(facts[PROMPT, rows], facts[DELIVERED, rows]) + expects
-        self._expects[rows] = expects + samples
-        launched = LaunchedStep(step, rows, starts, tokens, samples)
+        samples = ends == length(before[PROMPT], before[DELIVERED]) + expects
+        columns[COMPUTED, rows] = ends
+        columns[NEWEST_STEP, rows] = step
+        columns[EXPECTS, rows] = expects + samples
+        launched = LaunchedStep(step, rows, starts, tokens, samples, bool(samples.all()))
         self._steps[step] = launched
         self.moves += 1
         if replay is not None:
@@ -141,7 +143,7 @@ class StepLanes(TransferEvents):
 
     def _grow(self, rows: Int64Array, new_blocks: Int64Array) -> None:
         facts, tables, ledger = self._facts, self._tables, self.ledger
-        growing = np.flatnonzero(new_blocks)
+        growing = new_blocks.nonzero()[0]
         grown = rows[growing]
         more = new_blocks[growing]
         covered = facts[COVERED, grown]
@@ -171,32 +173,34 @@ class StepLanes(TransferEvents):
         outcome = self.engine_event(STEP_PROCESSED, step=step)
         assert outcome.went, f"step {step} is not the oldest one in flight"
         del self._steps[step]
-        facts = self._facts
         rows = launched.rows
         failed = tuple(failed)
         replay = LaneReplay(self, rows) if self.replays else None
 
-        counts = fresh_output(step, facts[STALE_STEP, rows])
-        if failed:
-            counts &= ~np.isin(rows, failed)
-        writes = counts & (facts[COVERED, rows] > 0)
-        state = facts[STATE, rows]
-        outputs = counts & launched.samples & (sampled >= 0)
-        outputs &= (state == RUNNING) | (state == PREEMPTED)
-        all_write, all_output = writes.all(), outputs.all()
-        self._written(
-            rows if all_write else rows[writes],
-            launched.counts if all_write else launched.counts[writes],
-        )
-        out_rows = rows if all_output else rows[outputs]
-        out_tokens = sampled if all_output else sampled[outputs]
-        lengths = self._deliver(out_rows, out_tokens)
-        if replay is not None:
+        before = self._columns.take(rows, axis=1)
+        counts = fresh_output(step, before[STALE_STEP])
+        # RUNNING is resident, so it takes both what is written and what is sampled.
+        steady = counts & (before[STATE] == RUNNING)
+        if launched.all_sample and not failed and steady.all() and sampled.min() >= 0:
+            self._written(rows, before, launched.counts)
+            out_rows, out_tokens = rows, sampled
+            lengths = self._deliver(rows, before, sampled)
+            if replay is not None:
+                replay.settled(step, launched, steady, steady)
+        else:
             failing = np.isin(rows, failed)
-            replay.settled(step, launched, writes, outputs)
-            replay.skipped(step, ~(writes | failing), PUBLISH, launched.counts)
-            silent = ~(outputs | failing) & launched.samples
-            replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
+            counts &= ~failing
+            writes = counts & (before[COVERED] > 0)
+            outputs = counts & launched.samples & (sampled >= 0)
+            outputs &= (before[STATE] == RUNNING) | (before[STATE] == PREEMPTED)
+            self._written(rows[writes], before[:, writes], launched.counts[writes])
+            out_rows, out_tokens = rows[outputs], sampled[outputs]
+            lengths = self._deliver(out_rows, before[:, outputs], out_tokens)
+            if replay is not None:
+                replay.settled(step, launched, writes, outputs)
+                replay.skipped(step, ~(writes | failing), PUBLISH, launched.counts)
+                silent = ~(outputs | failing) & launched.samples
+                replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
 
         stopped = tuple(judge(out_rows, out_tokens, lengths))
         for stop in stopped:
@@ -210,28 +214,30 @@ class StepLanes(TransferEvents):
         self.ledger.end_step(step)
         return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
 
-    def _written(self, rows: Int64Array, tokens: Int64Array) -> None:
-        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits."""
-        facts = self._facts
-        written = advance(facts[WRITTEN, rows], tokens)
-        facts[WRITTEN, rows] = written
+    def _written(self, rows: Int64Array, before: Int64Array, tokens: Int64Array) -> None:
+        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits.
+
+        `before` has the rows' columns.
+        """
+        written = advance(before[WRITTEN], tokens)
+        self._columns[WRITTEN, rows] = written
         full = written // self.block_size
-        hashed = facts[HASHED, rows]
-        filled = np.flatnonzero(full > hashed)
+        hashed = before[HASHED]
+        filled = (full > hashed).nonzero()[0]
         if filled.size:
-            facts[HASHED, rows[filled]] = full[filled]
+            self._columns[HASHED, rows[filled]] = full[filled]
             changed = (rows[filled].tolist(), hashed[filled].tolist(), full[filled].tolist())
             for row, first, end in zip(*changed, strict=True):
                 self._publish(row, first, end)
 
-    def _deliver(self, rows: Int64Array, tokens: Int32Array) -> Int64Array:
+    def _deliver(self, rows: Int64Array, before: Int64Array, tokens: Int32Array) -> Int64Array:
         """OUTPUT for all: one token each joins the sequence. Returns the lengths with it."""
-        facts = self._facts
-        delivered = facts[DELIVERED, rows]
-        lengths: Int64Array = length(facts[PROMPT, rows], delivered)
+        columns = self._columns
+        delivered = before[DELIVERED]
+        lengths: Int64Array = length(before[PROMPT], delivered)
         self._tokens[rows, lengths] = tokens
-        facts[DELIVERED, rows] = advance(delivered, 1)
-        self._expects[rows] -= 1
+        columns[DELIVERED, rows] = advance(delivered, 1)
+        columns[EXPECTS, rows] = before[EXPECTS] - 1
         return lengths + 1
 
 
