@@ -291,7 +291,7 @@ class Generator:
             max_tokens=answer,
             session=session,
             priority=draw.below(3) if settings.priority else 0,
-            stop_every=pick(draw, (0, 0, 5, 7, 3)),
+            stop_every=pick(draw, (0, 0, 5, 7, 3)) if Feature.STOPS in features else 0,
             remote_tokens=remote,
             send=Feature.STORES in features and not session and chance(draw, 30),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -141,6 +141,8 @@ def stateful_test(
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     )
     case.__name__ = case.__qualname__ = f"Test{target.__name__}"
     return case

@@ -40,6 +40,7 @@ def next_token(prefix: Sequence[int], stop_every: int) -> int:
 class Feature(enum.StrEnum):
     """A part of the protocol that an engine may leave out."""
 
+    STOPS = "stops"  # NewRequest.stop_every: an answer may end before its longest length
     OVERLAP = "overlap"  # a second step may be launched before the first one is finished
     SESSIONS = "sessions"  # add(session=True), chunk, close_input
     PRIORITY = "priority"  # Settings.priority and NewRequest.priority

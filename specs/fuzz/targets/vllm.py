@@ -94,6 +94,7 @@ class VllmScheduler(Target):
     asynchronous = False
     features = frozenset(
         {
+            Feature.STOPS,
             Feature.SESSIONS,
             Feature.PRIORITY,
             Feature.RESET,
