@@ -597,6 +597,27 @@ def test_a_quarantined_store_takes_its_blocks_out_of_the_prefix_cache(engine: En
     end_clean(h)
 
 
+def test_a_running_request_that_quarantine_leaves_no_room_for_ends_with_an_error(
+    engine: Engine,
+) -> None:
+    # It needs ten of twelve blocks; a store that nobody answers for holds three.
+    h = engine()
+    h.connector.next_store.append(SILENT)
+    h.add("first", PROMPT, 1)
+    h.finish("first")
+    h.turn()
+    runs = h.add("runs", range(200, 228), 12)
+    h.run(lambda: len(runs.tokens) == 9)
+    h.turn()
+    assert h.state("runs") == "RUNNING", "it stalls: the store may still end"
+    h.pass_time(61.0)
+    h.pass_time(11.0)
+    h.finish("runs")
+    assert runs.finish is FinishReason.ERROR
+    assert runs.tokens == h.expected("runs", 9)
+    end_clean(h)
+
+
 def test_leases_run_while_the_engine_is_paused(engine: Engine) -> None:
     h = engine()
     number = loading(h, Fault(lose=True))
