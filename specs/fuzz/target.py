@@ -258,6 +258,8 @@ class Target(abc.ABC):
     #: finishes them first, so that what the call itself changes can be told.
     settles_first: ClassVar[frozenset[str]] = frozenset()
 
+    #: Calls that first process the launched steps: "changes nothing" starts after that.
+    settles_first: ClassVar[frozenset[str]] = frozenset()
     #: Lines that a generated test starts with, before its imports.
     test_preamble: ClassVar[str] = ""
 
