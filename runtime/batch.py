@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import COVERED, DELIVERED, PROMPT, BatchView, Int64Array
+from .columns import BatchView
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
 from .steps import LaunchedStep
 
@@ -12,11 +12,10 @@ from .steps import LaunchedStep
 def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> StepBatch:
     """The batch of a step that was launched just now. Its arrays are new: the runner keeps them."""
     rows, starts, counts = launched.rows, launched.starts, launched.counts
-    now = view.columns.take(rows, axis=1)
     needed = (starts + counts + (block_size - 1)) // block_size
     width = int(needed.max())
     tables = view.tables[rows, :width]
-    if (needed < now[COVERED]).any():
+    if (needed < launched.covered).any():
         # A hold may cover more than this step touches.
         tables[np.arange(width) >= needed[:, None]] = -1
     return StepBatch(
@@ -24,18 +23,15 @@ def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> Ste
         rows=rows.astype(np.int32),
         starts=starts.astype(np.int32),
         counts=counts.astype(np.int32),
-        tokens=_tokens(view, launched, now[PROMPT] + now[DELIVERED]),
+        tokens=_tokens(view, launched),
         tables=tables,
         samples=launched.samples,
     )
 
 
-def _tokens(view: BatchView, launched: LaunchedStep, known: Int64Array) -> Int32Array:
-    """The input ids, flat; what a launched step will sample is PREVIOUS_SAMPLE.
-
-    `known`: how many tokens of each row are known.
-    """
-    rows, starts, counts = launched.rows, launched.starts, launched.counts
+def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
+    """The input ids, flat; what a launched step will sample is PREVIOUS_SAMPLE."""
+    rows, starts, counts, known = launched.rows, launched.starts, launched.counts, launched.known
     total = int(counts.sum())
     if total == len(counts):
         positions, owners, lengths = starts, rows, known

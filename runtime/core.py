@@ -11,7 +11,7 @@ import logging
 import time
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +396,7 @@ class CoreBase:
             self._sweep()
         self.check()
 
-    def _deliver(self, settled: Settled, logprobs: dict[int, Any]) -> None:
+    def _deliver(self, settled: Settled, logprobs: Mapping[int, Any]) -> None:
         """Tell each client of its token, and of its turn's end if it ended by it."""
         stopped = {stop.row for stop in settled.stopped}
         self._generation_tokens += len(settled.rows)
@@ -416,7 +416,9 @@ class CoreBase:
             if reason is not None:
                 self._after_turn(request)
 
-    def _judge(self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
+    def _judge(
+        self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
+    ) -> Iterable[Stop]:
         """Whose turn ends by the token that was just delivered."""
         hard = self.lifecycle.longest
         requests = self._requests
@@ -424,7 +426,7 @@ class CoreBase:
         if (
             not self._texts
             and self._stop_tokens.isdisjoint(sampled)
-            and (lengths < np.minimum(self.lifecycle.view.limit[rows], hard)).all()
+            and (lengths < np.minimum(limits, hard)).all()
         ):
             return  # nobody need be asked one by one
         for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):

@@ -6,10 +6,11 @@ A fake runner and a test connector implement them as well as the real ones do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +25,10 @@ BoolArray = npt.NDArray[np.bool_]
 PREVIOUS_SAMPLE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
+class StepBatch(NamedTuple):
     """One device step: `n` requests, `t` tokens in all.
 
+    A tuple, as all that is made anew for each step: a frozen dataclass takes microseconds.
     The arrays are the runner's to keep: the engine never writes to them after `launch`.
     """
 
@@ -40,15 +41,14 @@ class StepBatch:
     samples: BoolArray  # [n] whether a token is sampled after the last position
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(NamedTuple):
     """What one step gave back, in the order of its batch."""
 
     step: int
     rows: Int32Array  # [n]
     sampled: Int32Array  # [n] token ids; -1 where the batch asked for none
-    errors: dict[int, Exception] = field(default_factory=dict)  # row -> why it failed
-    logprobs: dict[int, Any] = field(default_factory=dict)  # row -> its TokenLogprobs, if asked
+    errors: Mapping[int, Exception] = MappingProxyType({})  # row -> why it failed
+    logprobs: Mapping[int, Any] = MappingProxyType({})  # row -> its TokenLogprobs, if asked
 
 
 class KVStorage(Protocol):
@@ -81,9 +81,7 @@ class Runner(Protocol):
 
     kv: KVStorage
 
-    def bind(
-        self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0
-    ) -> None:
+    def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
         """A row has a new tenant: its sampling parameters and every token known so far.
 
         `outputs` of them, at the end, were sampled already (min_tokens counts them).

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,8 +82,7 @@ class Plan:
         return not (self.rows.size or self.errors or self.reclaims or self.victims or self.starts)
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedOut:
+class CarriedOut(NamedTuple):
     """What became of a plan."""
 
     launched: LaunchedStep | None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from .columns import (
     DELIVERED,
     EXPECTS,
     HASHED,
+    LIMIT,
     NEWEST_STEP,
     PROMPT,
     STALE_STEP,
@@ -49,8 +50,7 @@ Int32Array = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedStep:
+class LaunchedStep(NamedTuple):
     """A step that the device executes, row after row in the order of its batch."""
 
     step: int
@@ -58,7 +58,9 @@ class LaunchedStep:
     starts: Int64Array  # [n] position of the first token computed
     counts: Int64Array  # [n] tokens computed
     samples: BoolArray  # [n] whether a token is sampled after the last position
-    all_sample: bool = False  # no row's prefill goes on in a later step
+    all_sample: bool  # no row's prefill goes on in a later step
+    known: Int64Array  # [n] tokens of each sequence that are known at launch
+    covered: Int64Array  # [n] blocks that each hold covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,7 @@ class Stop:
     at_limit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """What a processed step delivered, and which requests it ended."""
 
     step: int
@@ -82,11 +83,13 @@ class Settled:
     failed: tuple[int, ...] = ()  # rows that the step's failure has ended
 
 
-#: Looks at what was delivered and says whose turn ends by it.
-Judge = Callable[[Int64Array, Int32Array, Int64Array], Iterable[Stop]]
+#: Looks at what was delivered, (rows, tokens, lengths, limits), and says whose turn ends by it.
+Judge = Callable[[Int64Array, Int32Array, Int64Array, Int64Array], Iterable[Stop]]
 
 
-def _nobody_stops(rows: Int64Array, tokens: Int32Array, lengths: Int64Array) -> Iterable[Stop]:
+def _nobody_stops(
+    rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
+) -> Iterable[Stop]:
     return ()
 
 
@@ -130,11 +133,14 @@ class StepLanes(TransferEvents):
         before = columns.take(rows, axis=1)
         starts, expects = before[COMPUTED], before[EXPECTS]
         ends = advance(starts, tokens)
-        samples = ends == length(before[PROMPT], before[DELIVERED]) + expects
+        known = length(before[PROMPT], before[DELIVERED])
+        samples = ends == known + expects
         columns[COMPUTED, rows] = ends
         columns[NEWEST_STEP, rows] = step
         columns[EXPECTS, rows] = expects + samples
-        launched = LaunchedStep(step, rows, starts, tokens, samples, bool(samples.all()))
+        launched = LaunchedStep(
+            step, rows, starts, tokens, samples, bool(samples.all()), known, before[COVERED]
+        )
         self._steps[step] = launched
         self.moves += 1
         if replay is not None:
@@ -183,7 +189,7 @@ class StepLanes(TransferEvents):
         steady = counts & (before[STATE] == RUNNING)
         if launched.all_sample and not failed and steady.all() and sampled.min() >= 0:
             self._written(rows, before, launched.counts)
-            out_rows, out_tokens = rows, sampled
+            out_rows, out_tokens, limits = rows, sampled, before[LIMIT]
             lengths = self._deliver(rows, before, sampled)
             if replay is not None:
                 replay.settled(step, launched, steady, steady)
@@ -194,7 +200,7 @@ class StepLanes(TransferEvents):
             outputs = counts & launched.samples & (sampled >= 0)
             outputs &= (before[STATE] == RUNNING) | (before[STATE] == PREEMPTED)
             self._written(rows[writes], before[:, writes], launched.counts[writes])
-            out_rows, out_tokens = rows[outputs], sampled[outputs]
+            out_rows, out_tokens, limits = rows[outputs], sampled[outputs], before[LIMIT, outputs]
             lengths = self._deliver(out_rows, before[:, outputs], out_tokens)
             if replay is not None:
                 replay.settled(step, launched, writes, outputs)
@@ -202,7 +208,7 @@ class StepLanes(TransferEvents):
                 silent = ~(outputs | failing) & launched.samples
                 replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
 
-        stopped = tuple(judge(out_rows, out_tokens, lengths))
+        stopped = tuple(judge(out_rows, out_tokens, lengths, limits))
         for stop in stopped:
             self.stop(stop.row, step, stop.reason, at_limit=stop.at_limit)
         ended = []
