@@ -32,6 +32,7 @@ from ..statemachine.answers import (
 )
 from ..statemachine.engine import ENGINE
 from ..statemachine.facts import Ask, EngineAsk
+from ..statemachine.lanes import capacity
 from ..statemachine.request import REQUEST
 from ..statemachine.states import (
     ABORT,
@@ -265,7 +266,8 @@ class RequestEvents(LifecycleState):
 
     def set_limit(self, row: int, length: int) -> None:
         """The sequence's length at which the present turn ends: no step is launched beyond it."""
-        self._limit[row] = min(length, self.longest)
+        # Not `longest`: what is in quarantine now may come back during the turn.
+        self._limit[row] = min(length, capacity(self._engine.pool_blocks, self.block_size) + 1)
 
     def engine_event(self, event: int, **ask: int) -> Outcome:
         """An event of the engine's machine. Raises RefusedError when the table rejects it."""
