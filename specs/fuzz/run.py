@@ -68,8 +68,6 @@ class Session:
         target, before = self.target, self.now
         if not applicable(target, before, operation) or not self.oracle.may_send(operation):
             return None
-        if operation.name in target.settles_first and before.steps_in_flight:
-            return self.apply(Operation("finish_step")) or self.apply(operation)
         self.done.append(operation)
         try:
             outcome = perform(target, operation)

@@ -254,12 +254,10 @@ class Target(abc.ABC):
     #: The calls that may come while Settings.depth steps are in flight. An engine whose loop
     #: serves its clients only between steps lists those that reach it all the same.
     calls_when_full: ClassVar[frozenset[str] | None] = None  # None: every call
-    #: The calls before which the engine processes its launched steps by itself. The fuzzer
-    #: finishes them first, so that what the call itself changes can be told.
+    #: The calls that first process the launched steps by themselves: what those change is not
+    #: the call's doing, so "changes nothing" is asked only when none is in flight.
     settles_first: ClassVar[frozenset[str]] = frozenset()
 
-    #: Calls that first process the launched steps: "changes nothing" starts after that.
-    settles_first: ClassVar[frozenset[str]] = frozenset()
     #: Lines that a generated test starts with, before its imports.
     test_preamble: ClassVar[str] = ""
 

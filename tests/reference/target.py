@@ -183,8 +183,9 @@ class ReferenceTarget(Target):
 
     def reset(self, running: bool, connector: bool) -> ResetAnswer:
         """See Target."""
-        names = {number: name for name, number in self.names.items()}
         answer = self.engine.reset(force=running, connector=connector)
+        self.name_transfers()  # the steps that it processed may have started some
+        names = {number: name for name, number in self.names.items()}
         holders = tuple(
             holder.owner if holder.kind == "REQUEST" else names[int(holder.owner.split()[1])]
             for holder in answer.holders
