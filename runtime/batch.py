@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import BatchView
+from .columns import BatchView, some
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
 from .steps import LaunchedStep
 
@@ -13,9 +13,9 @@ def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> Ste
     """The batch of a step that was launched just now. Its arrays are new: the runner keeps them."""
     rows, starts, counts = launched.rows, launched.starts, launched.counts
     needed = (starts + counts + (block_size - 1)) // block_size
-    width = int(needed.max())
+    width = max(needed.tolist())
     tables = view.tables[rows, :width]
-    if (needed < launched.covered).any():
+    if some(needed < launched.covered):
         # A hold may cover more than this step touches.
         tables[np.arange(width) >= needed[:, None]] = -1
     return StepBatch(
@@ -32,7 +32,7 @@ def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> Ste
 def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
     """The input ids, flat; what a launched step will sample is PREVIOUS_SAMPLE."""
     rows, starts, counts, known = launched.rows, launched.starts, launched.counts, launched.known
-    total = int(counts.sum())
+    total = sum(counts.tolist())
     if total == len(counts):
         positions, owners, lengths = starts, rows, known
     else:
@@ -41,7 +41,7 @@ def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
         positions = np.arange(total) + (starts - offsets)[owner]
         owners, lengths = rows[owner], known[owner]
     pending = positions >= lengths
-    if not pending.any():
+    if not some(pending):
         tokens: Int32Array = view.tokens[owners, positions]
         return tokens
     # The position of a token that is still to be sampled may lie behind the columns' end.

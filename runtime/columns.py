@@ -91,6 +91,16 @@ class BatchView:
         return {name: value for name, value in values if value}
 
 
+def every(truths: npt.NDArray[np.bool_]) -> bool:
+    """Whether all are true. `all()` of a short array costs five times as much."""
+    return b"\0" not in truths.tobytes()
+
+
+def some(truths: npt.NDArray[np.bool_]) -> bool:
+    """Whether any is true."""
+    return b"\1" in truths.tobytes()
+
+
 def read_only(array: npt.NDArray[Any]) -> Any:
     """A view of the array through which nothing can be written."""
     view = array.view()

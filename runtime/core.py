@@ -55,7 +55,7 @@ from .api import (
     UnknownRequestError,
 )
 from .batch import build_batch
-from .columns import Int64Array
+from .columns import Int64Array, every
 from .deadlines import Deadlines, PausableClock
 from .lifecycle import Lifecycle, Settled, Stop
 from .protocols import Connector, Int32Array, Runner, StepResult
@@ -426,7 +426,8 @@ class CoreBase:
         if (
             not self._texts
             and self._stop_tokens.isdisjoint(sampled)
-            and (lengths < np.minimum(limits, hard)).all()
+            and every(lengths < limits)
+            and not self.lifecycle.ledger.quarantined_blocks
         ):
             return  # nobody need be asked one by one
         for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):

@@ -22,7 +22,7 @@ from ..statemachine.gates import finishes_work, starts_work
 from ..statemachine.lanes import in_flight, length, must_grow
 from ..statemachine.policy import ahead, may_be_victim, must_reclaim_waiting, never_fits
 from ..statemachine.states import PREEMPTED
-from .columns import COMPUTED, COVERED, DELIVERED, EXPECTS, LIMIT, PROMPT, Int64Array
+from .columns import COMPUTED, COVERED, DELIVERED, EXPECTS, LIMIT, PROMPT, Int64Array, every, some
 from .events import Outcome
 from .lifecycle import LaunchedStep, Lifecycle
 from .room import Room
@@ -125,10 +125,14 @@ class Scheduler:
         tokens = target - now[COMPUTED]
         limit = now[LIMIT]
         if engine.quarantined:
-            limit = np.minimum(limit, lifecycle.longest)
+            # Who needs more than the pool has left will never run again, even alone.
+            longest = lifecycle.longest
+            over = (target >= longest) & (target < limit) & (now[EXPECTS] == 0)
+            plan.errors += rows[over].tolist()
+            limit = np.minimum(limit, longest)
         # A step beyond the turn's end would compute what is thrown away.
         going = (tokens > 0) & (target < limit)
-        if not going.all():
+        if not every(going):
             if engine.quarantined:
                 # Blocks were lost since it was admitted: no output will come that ends it.
                 too_long = (target >= lifecycle.longest) & (now[EXPECTS] == 0) & (tokens > 0)
@@ -136,7 +140,7 @@ class Scheduler:
                     plan.errors.append(row)
                     room.let_go(row)
             rows, now, tokens = rows[going], now[:, going], tokens[going]
-        total = int(tokens.sum())
+        total: int = sum(tokens.tolist())
         if total > budget:
             before = np.cumsum(tokens) - tokens
             tokens = np.clip(budget - before, 0, tokens)
@@ -146,7 +150,7 @@ class Scheduler:
         computed, covered = now[COMPUTED], now[COVERED]
         size = engine.block_size
         new_blocks = must_grow(computed, tokens, covered, size)
-        if new_blocks.any():
+        if some(new_blocks):
             new_blocks = new_blocks * (-(-(computed + tokens) // size) - covered)
             lacking = int(new_blocks.sum())
             if lacking > room.free:

@@ -130,7 +130,10 @@ class LifecycleState:
 
     @property
     def longest(self) -> int:
-        """The length at which a sequence must stop: the model's, or the longest the pool holds."""
+        """The length at which a sequence must stop: the model's, or the longest the pool holds.
+
+        Less while blocks are in quarantine.
+        """
         e = self._engine
         held = capacity(e.pool_blocks - e.quarantined, e.block_size)
         return int(min(e.model_length, held + 1))

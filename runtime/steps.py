@@ -42,6 +42,7 @@ from .columns import (
     STATE,
     WRITTEN,
     Int64Array,
+    every,
 )
 from .replay import LaneReplay
 from .transfer_records import TransferEvents
@@ -127,8 +128,9 @@ class StepLanes(TransferEvents):
             return None
         step = self._engine.launched
         replay = LaneReplay(self, rows) if self.replays else None
-        if new_blocks.any():
-            self._grow(rows, new_blocks)
+        growing = new_blocks.nonzero()[0]
+        if growing.size:
+            self._grow(rows, new_blocks, growing)
         columns = self._columns
         before = columns.take(rows, axis=1)
         starts, expects = before[COMPUTED], before[EXPECTS]
@@ -139,7 +141,7 @@ class StepLanes(TransferEvents):
         columns[NEWEST_STEP, rows] = step
         columns[EXPECTS, rows] = expects + samples
         launched = LaunchedStep(
-            step, rows, starts, tokens, samples, bool(samples.all()), known, before[COVERED]
+            step, rows, starts, tokens, samples, every(samples), known, before[COVERED]
         )
         self._steps[step] = launched
         self.moves += 1
@@ -147,9 +149,8 @@ class StepLanes(TransferEvents):
             replay.launched(step, tokens, new_blocks)
         return launched
 
-    def _grow(self, rows: Int64Array, new_blocks: Int64Array) -> None:
+    def _grow(self, rows: Int64Array, new_blocks: Int64Array, growing: Int64Array) -> None:
         facts, tables, ledger = self._facts, self._tables, self.ledger
-        growing = new_blocks.nonzero()[0]
         grown = rows[growing]
         more = new_blocks[growing]
         covered = facts[COVERED, grown]
@@ -187,14 +188,14 @@ class StepLanes(TransferEvents):
         counts = fresh_output(step, before[STALE_STEP])
         # RUNNING is resident, so it takes both what is written and what is sampled.
         steady = counts & (before[STATE] == RUNNING)
-        if launched.all_sample and not failed and steady.all() and sampled.min() >= 0:
+        if launched.all_sample and not failed and every(steady) and every(sampled >= 0):
             self._written(rows, before, launched.counts)
             out_rows, out_tokens, limits = rows, sampled, before[LIMIT]
             lengths = self._deliver(rows, before, sampled)
             if replay is not None:
                 replay.settled(step, launched, steady, steady)
         else:
-            failing = np.isin(rows, failed)
+            failing = np.isin(rows, failed) if failed else np.zeros(len(rows), dtype=np.bool_)
             counts &= ~failing
             writes = counts & (before[COVERED] > 0)
             outputs = counts & launched.samples & (sampled >= 0)
