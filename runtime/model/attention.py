@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from .config import ModelConfig
+from .native import native
 from .step import StepLayout
 
 
@@ -140,6 +141,57 @@ class PerRequestAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class _NativePlan:
+    rows: torch.Tensor  # int64 [d], the tensors that hold what the kernel reads
+    tables: torch.Tensor  # int64 [d, w]
+    lengths: torch.Tensor  # int64 [d]
+    chunks: list[_Chunk]
+
+
+class NativeAttention:
+    """Decoding requests in one C kernel, straight from their blocks; chunks as above."""
+
+    def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype) -> None:
+        kernels = native(dtype)
+        if kernels is None:
+            raise RuntimeError(f"no C kernels for {dtype} on this machine")
+        self._kernels = kernels
+        self._kv_heads = config.num_kv_heads
+        self._block_size = block_size
+        self._dtype = dtype
+
+    def plan(self, layout: StepLayout) -> _NativePlan:
+        """Columns of the decoding requests; chunks by themselves."""
+        decoding = np.flatnonzero(layout.counts == 1)
+        chunks = [
+            _chunk(layout, int(index), self._block_size, self._dtype)
+            for index in np.flatnonzero(layout.counts > 1)
+        ]
+        return _NativePlan(
+            rows=torch.from_numpy(layout.offsets[decoding]),
+            tables=torch.from_numpy(layout.tables[decoding]),
+            lengths=torch.from_numpy(layout.lengths[decoding]),
+            chunks=chunks,
+        )
+
+    def attend(self, plan: _NativePlan, queries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """See Attention."""
+        tokens, heads, head_dim = queries.shape
+        out = queries.new_empty(tokens, heads, head_dim)
+        keys, values = slots.unbind(0)
+        if len(plan.rows) and not self._kernels.decode_attention(
+            queries.data_ptr(), queries.stride(0), keys.data_ptr(), values.data_ptr(),
+            plan.rows.data_ptr(), plan.tables.data_ptr(), plan.lengths.data_ptr(),
+            out.data_ptr(), len(plan.rows), plan.tables.shape[1], self._block_size,
+            heads, self._kv_heads, head_dim, head_dim**-0.5, torch.get_num_threads(),
+        ):  # fmt: skip
+            raise MemoryError("no memory for the scores of the attention")
+        for chunk in plan.chunks:
+            out[chunk.rows] = _attend_chunk(chunk, queries[chunk.rows], slots)
+        return out.view(tokens, heads * head_dim)
+
+
+@dataclass(frozen=True, slots=True)
 class _BatchedPlan:
     rows: torch.Tensor  # int64 [d]
     blocks: torch.Tensor  # int64 [d, w]
@@ -205,5 +257,8 @@ def attention_for(
     config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> Attention:
     """The backend of a device."""
-    backend = PerRequestAttention if device.type == "cpu" else BatchedAttention
-    return backend(config, block_size, dtype)
+    if device.type != "cpu":
+        return BatchedAttention(config, block_size, dtype)
+    if native(dtype) is not None:
+        return NativeAttention(config, block_size, dtype)
+    return PerRequestAttention(config, block_size, dtype)

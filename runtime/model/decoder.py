@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import rms_norm
 
 from .attention import Attention
 from .config import ModelConfig
 from .kv import TorchKV
+from .linear import Linear
+from .memory import trim_heap
+from .operations import Operations
 from .step import StepLayout
 from .weights import LayerWeights, Weights
 
@@ -36,16 +41,49 @@ def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
     return (1.0 - blend) * frequencies / scaling.factor + blend * frequencies
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's weights, its products made ready."""
+
+    weights: LayerWeights
+    qkv: Linear
+    output: Linear
+    gate_up: Linear
+    down: Linear
+
+
 class Decoder:
     """A model on one device: token ids in, hidden states and logits out."""
 
-    def __init__(self, weights: Weights, attention: Attention) -> None:
+    def __init__(self, weights: Weights, attention: Attention, operations: Operations) -> None:
         self.config = weights.config
         self._weights = weights
         self._attention = attention
+        self._operations = operations
         self._frequencies = inverse_frequencies(self.config).to(weights.device)
-        # So that one constant per angle is the whole of the rotation's set-up.
         self._one = torch.ones((), device=weights.device)
+        self._layers = [
+            _Layer(
+                weights=layer,
+                qkv=Linear(layer.qkv, layer.qkv_bias),
+                output=Linear(layer.output, layer.output_bias),
+                gate_up=Linear(layer.gate_up),
+                down=Linear(layer.down),
+            )
+            for layer in weights.layers
+        ]
+        self._lm_head = Linear(weights.lm_head)
+
+    def pack(self) -> None:
+        """Make packed copies of the matrices, where they help; the weights must be resident."""
+        for product in self._products():
+            product.pack()
+
+    def unpack(self) -> None:
+        """Drop the packed copies; their memory goes back to the system."""
+        for product in self._products():
+            product.unpack()
+        trim_heap()
 
     @torch.inference_mode()
     def hidden(self, tokens: torch.Tensor, layout: StepLayout, kv: TorchKV) -> torch.Tensor:
@@ -53,51 +91,39 @@ class Decoder:
 
         Writes the keys and values of these tokens to their slots.
         """
+        small = self._operations
         plan = self._attention.plan(layout)
         angles = layout.positions[:, None].float() * self._frequencies
-        rotation = torch.polar(self._one.expand_as(angles), angles)[:, None, :]
-        eps = self.config.rms_norm_eps
+        rotation = torch.polar(self._one.expand_as(angles), angles)
+        heads, head_dim = self.config.num_heads, self.config.head_dim
         stream = self._weights.embedding[tokens]
-        for layer, slots in zip(self._weights.layers, kv.slots_of_layer, strict=True):
-            normed = rms_norm(stream, stream.shape[-1:], layer.input_norm, eps)
-            qkv = linear(normed, layer.qkv, layer.qkv_bias)
-            queries = self._rotate_and_store(layer, qkv, rotation, slots, layout.slots)
-            attended = self._attention.attend(plan, queries, slots)
-            stream = stream + linear(attended, layer.output, layer.output_bias)
-            normed = rms_norm(stream, stream.shape[-1:], layer.post_norm, eps)
-            gate, up = linear(normed, layer.gate_up).chunk(2, dim=-1)
-            stream = stream + linear(silu(gate) * up, layer.down)
-        return rms_norm(stream, stream.shape[-1:], self._weights.final_norm, eps)
+        normed = small.rms_norm(stream, self._layers[0].weights.input_norm)
+        following = [layer.weights.input_norm for layer in self._layers[1:]]
+        following.append(self._weights.final_norm)
+        for layer, slots, next_norm in zip(self._layers, kv.slots_of_layer, following, strict=True):
+            qkv = layer.qkv(normed).view(len(tokens), -1, head_dim)
+            if self.config.qk_norm:
+                self._normalise_heads(layer.weights, qkv)
+            small.rotate_and_store(qkv, rotation, slots, layout.slots)
+            attended = self._attention.attend(plan, qkv[:, :heads], slots)
+            normed = small.add_rms_norm(stream, layer.output(attended), layer.weights.post_norm)
+            change = layer.down(small.silu_mul(layer.gate_up(normed)))
+            normed = small.add_rms_norm(stream, change, next_norm)
+        return normed
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [m, vocab] of hidden states [m, hidden]."""
-        return linear(hidden, self._weights.lm_head).float()
+        return self._lm_head(hidden).float()
 
-    def _rotate_and_store(
-        self,
-        layer: LayerWeights,
-        qkv: torch.Tensor,
-        rotation: torch.Tensor,
-        slots: torch.Tensor,
-        where: torch.Tensor,
-    ) -> torch.Tensor:
-        """Rotate q and k in place, put k and v into their slots; returns q [t, heads, head_dim]."""
-        config = self.config
-        heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        by_head = qkv.view(qkv.shape[0], heads + 2 * kv_heads, head_dim)
-        queries, keys_values = by_head[:, :heads], by_head[:, heads:]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            keys = by_head[:, heads : heads + kv_heads]
-            eps = config.rms_norm_eps
-            queries.copy_(rms_norm(queries, (head_dim,), layer.q_norm, eps))
-            keys.copy_(rms_norm(keys, (head_dim,), layer.k_norm, eps))
-        rotated = by_head[:, : heads + kv_heads].view(len(qkv), -1, head_dim // 2, 2)
-        if rotated.dtype == torch.float32:
-            torch.view_as_complex(rotated).mul_(rotation)
-        else:
-            exact = torch.view_as_complex(rotated.float()) * rotation
-            rotated.copy_(torch.view_as_real(exact))
-        stored = keys_values.view(len(qkv), 2, kv_heads, head_dim).transpose(0, 1)
-        slots.index_copy_(1, where, stored)
-        return queries
+    def _normalise_heads(self, weights: LayerWeights, qkv: torch.Tensor) -> None:
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        shape, eps = (self.config.head_dim,), self.config.rms_norm_eps
+        queries, keys = qkv[:, :heads], qkv[:, heads : heads + kv_heads]
+        queries.copy_(rms_norm(queries, shape, weights.q_norm, eps))
+        keys.copy_(rms_norm(keys, shape, weights.k_norm, eps))
+
+    def _products(self) -> Iterator[Linear]:
+        for layer in self._layers:
+            yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
+        yield self._lm_head

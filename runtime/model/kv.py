@@ -37,7 +37,7 @@ class TorchKV:
             config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim
         )
         # Copies have a stream of their own, or a transfer would queue behind the steps.
-        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copy_stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         #: The same memory by token slot: [layers, 2, num_blocks * block_size, kv_heads, head_dim].
         self.slots = self.blocks.flatten(2, 3)
         self.slots_of_layer = list(self.slots.unbind(0))
@@ -94,7 +94,7 @@ class TorchKV:
 
     def _wait_for_copy(self) -> None:
         """Wait for this copy alone: steps on other streams go on meanwhile."""
-        done = torch.cuda.Event()
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(self._copy_stream)
         done.synchronize()
 

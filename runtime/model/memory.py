@@ -6,6 +6,7 @@ made anew, and "really released" can be measured.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from typing import Protocol
 
@@ -88,6 +89,17 @@ class DeviceArena:
 def new_arena(size: int, device: torch.device) -> Arena:
     """An arena of `size` bytes on that device. Raises MemoryError."""
     return HostArena(size) if device.type == "cpu" else DeviceArena(size, device)
+
+
+def trim_heap() -> None:
+    """Let the C library give freed memory back to the system, where it has to be asked.
+
+    glibc keeps what was freed in the middle of its heap, and it moves ever larger blocks there
+    once one of their size has been freed.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def aligned(size: int) -> int:

@@ -23,6 +23,7 @@ from .decoder import Decoder
 from .errors import ModelError, NonFiniteLogitsError, StepFailedError, StepInputError
 from .kv import TorchKV
 from .load import LoadedModel
+from .operations import operations_for
 from .sampler import Sampler
 from .step import layout
 
@@ -41,7 +42,9 @@ class TorchRunner:
         self._weights = weights
         self.kv = TorchKV(model.config, num_blocks, block_size, weights.dtype, weights.device)
         attention = attention_for(model.config, block_size, weights.dtype, weights.device)
-        self._decoder = Decoder(weights, attention)
+        operations = operations_for(model.config, weights.dtype, weights.device)
+        self._decoder = Decoder(weights, attention, operations)
+        self._decoder.pack()
         self._sampler = Sampler(model.config.vocab_size, model.config.eos_token_ids, weights.device)
         self._newest: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # [rows] last sampled token
         self._unbindable: dict[int, Exception] = {}  # row -> why its bind failed
@@ -78,11 +81,11 @@ class TorchRunner:
 
     def release_weights(self, level: int) -> None:
         """Give the weights' memory back: level 1 keeps a copy at hand, level 2 the file only."""
-        self._call(lambda: self._weights.release(level))
+        self._call(lambda: self._release_weights(level))
 
     def restore_weights(self) -> None:
         """Undo `release_weights`. On an error nothing is resident, and it can be tried again."""
-        self._call(self._weights.restore)
+        self._call(self._restore_weights)
 
     def close(self) -> None:
         """Stop the worker after what was launched; no thread is left. Safe to call twice."""
@@ -116,6 +119,16 @@ class TorchRunner:
         with torch.inference_mode():
             while (work := self._work.get()) is not None:
                 work()
+
+    def _release_weights(self, level: int) -> None:
+        self._weights.release(level)
+        self._decoder.unpack()
+
+    def _restore_weights(self) -> None:
+        was_resident = self._weights.resident
+        self._weights.restore()
+        if not was_resident:
+            self._decoder.pack()
 
     def _bind(
         self, row: int, params: SamplingParams, tokens: npt.NDArray[np.int64], outputs: int

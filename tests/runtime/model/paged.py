@@ -7,16 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from kvproof.runtime.model.attention import BatchedAttention, PerRequestAttention
+from kvproof.runtime.model.attention import (
+    BatchedAttention,
+    NativeAttention,
+    PerRequestAttention,
+)
 from kvproof.runtime.model.decoder import Decoder
 from kvproof.runtime.model.kv import TorchKV
 from kvproof.runtime.model.load import open_checkpoint
+from kvproof.runtime.model.operations import TorchOperations, operations_for
 from kvproof.runtime.model.step import layout
 from kvproof.runtime.model.weights import Weights
 
 CPU = torch.device("cpu")
 BLOCK = 4
 NUM_BLOCKS = 64
+Backend = type[PerRequestAttention] | type[BatchedAttention] | type[NativeAttention]
 
 
 class Paged:
@@ -25,14 +31,21 @@ class Paged:
     def __init__(
         self,
         path: Path,
-        backend: type[PerRequestAttention] | type[BatchedAttention] = PerRequestAttention,
+        backend: Backend = PerRequestAttention,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.weights = Weights(lambda: open_checkpoint(path), dtype, CPU)
         config = self.weights.config
         self.kv = TorchKV(config, NUM_BLOCKS, BLOCK, dtype, CPU)
         self.kv.blocks.fill_(float("nan"))  # reading what was never written must show
-        self.decoder = Decoder(self.weights, backend(config, BLOCK, dtype))
+        small = (
+            operations_for(config, dtype, CPU)
+            if backend is NativeAttention
+            else TorchOperations(config)
+        )
+        self.decoder = Decoder(self.weights, backend(config, BLOCK, dtype), small)
+        if backend is NativeAttention:  # the fast way as a whole
+            self.decoder.pack()
         self.tables: dict[str, list[int]] = {}
         self._done: dict[str, int] = {}
 

@@ -13,8 +13,9 @@ import transformers
 from kvproof.runtime.model.config import ModelConfig
 from kvproof.runtime.model.errors import ModelFileError
 from kvproof.runtime.model.kv import TorchKV
-from kvproof.runtime.model.load import open_checkpoint
+from kvproof.runtime.model.load import load_model, open_checkpoint
 from kvproof.runtime.model.memory import HostArena
+from kvproof.runtime.model.runner import TorchRunner
 from kvproof.runtime.model.weights import Weights
 from safetensors.torch import load_file, save_file
 
@@ -83,6 +84,18 @@ def large(directory: Path) -> Path:
     """A model whose weights are worth measuring (about 50 MB)."""
     model = tiny.make_model("llama", vocab_size=260_000)
     return tiny.save(model, directory)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_runner_asleep_holds_no_packed_copies_either(tmp_path: Path, level: int) -> None:
+    runner = TorchRunner(load_model(large(tmp_path / "model")), num_blocks=1, block_size=4)
+    weights = runner._weights
+    for _ in range(2):  # the second time the allocator has learnt to keep what is freed
+        before = resident_bytes()
+        runner.release_weights(level)
+        assert before - resident_bytes() > 1.8 * weights.nbytes
+        runner.restore_weights()
+    runner.close()
 
 
 @pytest.mark.parametrize("level", [1, 2])

@@ -9,16 +9,31 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from kvproof.runtime.model.attention import BatchedAttention, PerRequestAttention
+from kvproof.runtime.model.attention import (
+    BatchedAttention,
+    NativeAttention,
+    PerRequestAttention,
+)
+from kvproof.runtime.model.native import native
 
 from . import tiny
-from .paged import Paged
+from .paged import Backend, Paged
 
 Models = dict[str, transformers.PreTrainedModel]
 Directories = dict[str, Path]
 TOLERANCE = 1e-4
 
-backends = pytest.mark.parametrize("backend", [PerRequestAttention, BatchedAttention])
+needs_compiler = pytest.mark.skipif(
+    native(torch.float32) is None, reason="no C compiler, so no C kernels"
+)
+backends = pytest.mark.parametrize(
+    "backend",
+    [
+        PerRequestAttention,
+        BatchedAttention,
+        pytest.param(NativeAttention, marks=needs_compiler),
+    ],
+)
 cases = pytest.mark.parametrize("case", list(tiny.CASES))
 
 
@@ -37,7 +52,7 @@ def test_a_whole_prompt_has_the_reference_logits(
     references: Models,
     directories: Directories,
     case: str,
-    backend: type[PerRequestAttention] | type[BatchedAttention],
+    backend: Backend,
 ) -> None:
     paged = Paged(directories[case], backend)
     prompt = tiny.tokens(37)
@@ -54,7 +69,7 @@ def test_chunks_and_single_tokens_have_the_reference_logits(
     references: Models,
     directories: Directories,
     case: str,
-    backend: type[PerRequestAttention] | type[BatchedAttention],
+    backend: Backend,
 ) -> None:
     paged = Paged(directories[case], backend)
     prompt = tiny.tokens(40)
@@ -68,7 +83,7 @@ def test_chunks_and_single_tokens_have_the_reference_logits(
 def test_requests_of_one_batch_do_not_see_each_other(
     references: Models,
     directories: Directories,
-    backend: type[PerRequestAttention] | type[BatchedAttention],
+    backend: Backend,
 ) -> None:
     paged = Paged(directories["llama"], backend)
     texts = {name: tiny.tokens(30, seed) for seed, name in enumerate("abcd")}
@@ -106,12 +121,19 @@ def test_a_wrong_rotation_is_noticed(references: Models, directories: Directorie
     assert error > TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "backend"),
+    [
+        (torch.bfloat16, PerRequestAttention),
+        (torch.float16, PerRequestAttention),
+        pytest.param(torch.bfloat16, NativeAttention, marks=needs_compiler),
+    ],
+)
 def test_half_precision_is_near_the_reference(
-    references: Models, directories: Directories, dtype: torch.dtype
+    references: Models, directories: Directories, dtype: torch.dtype, backend: Backend
 ) -> None:
     for case in ("llama", "qwen3"):
-        paged = Paged(directories[case], dtype=dtype)
+        paged = Paged(directories[case], backend, dtype=dtype)
         paged.tables["a"] = list(range(10))
         prompt = tiny.tokens(33)
         (first,) = paged.step(("a", prompt[:32]))
