@@ -117,6 +117,7 @@ class CoreBase:
         #: with neither in a step, nobody need be asked one by one.
         self._stop_tokens: set[int] = set()
         self._texts = 0
+        self._text_failed: list[int] = []
         self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
         self._session_clock = PausableClock(clock)
         self._session_deadlines = Deadlines(self._session_clock)
@@ -150,6 +151,10 @@ class CoreBase:
 
         Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
         """
+        if not isinstance(request_id, str) or not callable(on_output):
+            raise InvalidRequestError("a request has an id, a str, and an on_output to call")
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"{params!r} are no SamplingParams")
         ids = self._checked(tokens, "prompt")
         self._engine_takes(EngineEvent.ADD)
         if self.lifecycle.row_of(request_id) is not None:
@@ -190,6 +195,8 @@ class CoreBase:
 
         Raises UnknownRequestError, SessionError, InvalidRequestError, EngineClosedError.
         """
+        if params is not None and not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"{params!r} are no SamplingParams")
         ids = self._checked(tokens, "chunk")
         self._engine_takes(EngineEvent.CHUNK)
         request = self._request(request_id)
@@ -392,6 +399,8 @@ class CoreBase:
                 request.error = f"{type(error).__name__}: {error}"
         settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
         self._deliver(settled, result.logprobs)
+        while self._text_failed:
+            lifecycle.error(self._text_failed.pop())
         if lifecycle.finished:
             self._sweep()
         self.check()
@@ -404,17 +413,19 @@ class CoreBase:
         for row, token, length in zip(
             settled.rows.tolist(), settled.tokens.tolist(), settled.lengths.tolist(), strict=True
         ):
-            request = requests[row]
+            request = requests.get(row)
+            if request is None:
+                continue  # another client's on_output has aborted it
             reason = self._turn_ended(request) if row in stopped else None
             found: tuple[TokenLogprobs, ...] = (logprobs[row],) if row in logprobs else ()
             output = request.output((token,), length, reason, found)
+            if reason is not None:
+                self._after_turn(request)
             try:
                 request.on_output(output)
             except Exception:
                 # The client's own fault must not end the others.
                 _log.exception("on_output of %r failed", request.id)
-            if reason is not None:
-                self._after_turn(request)
 
     def _judge(
         self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
@@ -432,7 +443,14 @@ class CoreBase:
             return  # nobody need be asked one by one
         for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):
             request = requests[row]
-            if request.stops_at(token, length):
+            try:
+                stops = request.stops_at(token, length)
+            except Exception as error:
+                _log.exception("the text of %r failed", request.id)
+                request.error = f"its text could not be made: {error}"
+                self._text_failed.append(row)
+                continue
+            if stops:
                 yield Stop(row, FINISHED_STOPPED, at_limit=length >= hard)
             elif length >= request.limit or length >= hard:
                 yield Stop(row, FINISHED_LENGTH_CAPPED, at_limit=length >= hard)

@@ -214,6 +214,11 @@ class Engine:
             return False, f"the engine has failed: {self._failure}"
         return self.core.healthy()
 
+    def ring(self) -> None:
+        """Something has ended outside: the loop looks at once. For connectors that can tell."""
+        with self._bell:
+            self._bell.notify()
+
     # --- the loop -------------------------------------------------------------------------------
 
     def call(self, function: Callable[[], T]) -> T:
@@ -250,6 +255,7 @@ class Engine:
     def _turn(self) -> None:
         """One turn: clients first, then what is due, then a step, then its result or a wait."""
         core = self.core
+        moves = core.lifecycle.moves
         self._serve_clients()
         core.tick()
         launched = core.launch_step()
@@ -259,7 +265,7 @@ class Engine:
                 core.finish_step(_STEP_PATIENCE)
             except TimeoutError:
                 return
-        elif not launched:
+        elif not launched and core.lifecycle.moves == moves:
             self._wait()
 
     def _serve_clients(self) -> None:
@@ -270,7 +276,7 @@ class Engine:
                 continue
             try:
                 answer.set_result(function())
-            except EngineError as error:
+            except (EngineError, OSError) as error:  # the caller's: nothing was changed
                 answer.set_exception(error)
             except BaseException as error:
                 answer.set_exception(_failed(error))

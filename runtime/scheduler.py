@@ -266,7 +266,6 @@ class Scheduler:
         """Admit in the policy's order; who does not fit holds back those behind it."""
         lifecycle, view = self._lifecycle, self._lifecycle.view
         places = self._most_running - len(lifecycle.running)
-        loading = len(lifecycle.loading_rows)
         works = starts_work(engine)
         for row in lifecycle.waiting:
             resident = view.covered[row] > 0
@@ -292,11 +291,8 @@ class Scheduler:
             if self._loads is not None and works and not resident and not engine.pending_reset:
                 remote = self._loads.remote_prefix(row, len(hits))
             if remote is not None:
-                if places - loading <= 0:
-                    return
                 if not self._plan_load(plan, room, row, hits, remote):
                     return
-                loading += 1
                 continue
             if places <= 0 and not self._takes_a_place(plan, room, row):
                 return
@@ -314,13 +310,15 @@ class Scheduler:
         lifecycle = self._lifecycle
         fresh = len(remote.keys)
         reserve = self._blocks(row) - len(hits) - remote.length
+        # Loads take no place, so there may be many: those that run must still be able to grow.
+        spare = len(lifecycle.running)
 
         def needed(in_room: Room) -> int:
             return in_room.fresh(hits, fresh) + reserve
 
         if needed(room) > room.free:
-            self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
-        if needed(room) > room.free or plan.victims:
+            self._sacrifice(plan, room, row, needed, ())
+        if needed(room) + spare > room.free:
             return False
         room.take(hits, fresh, reserve)
         assert not lifecycle.view.reserved[row]
