@@ -358,3 +358,12 @@ class Engine(Scheduler):
         assert e.pending_reset == (self.pending is not None), "pending reset"
         if not e.cache_resident:
             assert self.holds_left() == 0, "memory is asleep and held"
+        for block in self.touched():
+            assert self.pool.facts[block].count > 0, f"block {block} is touched and not held"
+
+    def touched(self) -> set[int]:
+        """The blocks that steps and copies may really still touch, whatever is recorded."""
+        by_steps = [row.table for step in self.launched for row in step.rows]
+        copies = self.tier.jobs.values() if self.tier else ()
+        by_copies = [copy.blocks for copy in copies if copy.open]
+        return {block for blocks in by_steps + by_copies for block in blocks}

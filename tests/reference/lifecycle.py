@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import ClassVar
 
 from kvproof.specs.fuzz.fake_kv import FakeKV
 from kvproof.statemachine import (
@@ -33,6 +34,7 @@ from kvproof.statemachine.states import (
     ABSENT,
     ACTIVE,
     CANCELLING,
+    FINISHED,
     IN_FLIGHT,
     LANDED,
     LIVE,
@@ -62,6 +64,8 @@ SIGNALS = {
 class Lifecycle:
     """Requests, transfers and their holds."""
 
+    pool_class: ClassVar[type[Pool]] = Pool
+
     def __init__(self, config: Config, tier: type[HostTier] | None = None) -> None:
         self.config = config
         self.facts = EngineFacts(
@@ -75,7 +79,7 @@ class Lifecycle:
             loads_limit=config.loads_limit,
         )
         self.kv = FakeKV(config.blocks, config.block_size)
-        self.pool = Pool(self.kv, config.blocks)
+        self.pool = self.pool_class(self.kv, config.blocks)
         self.tier = tier(self.kv) if tier else None
         self.requests: dict[str, Request] = {}
         self.transfers: dict[int, Transfer] = {}
@@ -157,6 +161,8 @@ class Lifecycle:
         """A request is in a new state: its wait for an outside party is limited."""
         state = request.facts.state
         request.deadline = math.inf
+        if state in FINISHED:
+            request.chunks.clear()
         if state == WAITING_FOR_REMOTE_KVS:
             request.deadline = self.now + self.config.load_deadline
         if state in (WAITING_FOR_STREAMING_REQ, WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR):

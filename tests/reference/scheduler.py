@@ -362,7 +362,6 @@ class Scheduler(Lifecycle):
         if request.facts.state == WAITING:
             self.take_chunk(request, *request.chunks.pop(0))
         elif request.facts.state in (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED):
-            request.chunks.clear()
             # A block that went into quarantine meanwhile is published no more.
             published = all(self.pool.stands_for(block) == slots for block, slots in kept)
             if request.send and kept and published and self.tier is not None:
