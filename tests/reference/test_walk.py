@@ -21,7 +21,6 @@ from .records import Config, Request
 from .target import ReferenceTarget
 from .tier import HostTier
 
-
 ASKED_TO_STOP = (CANCELLING, QUARANTINED)
 
 
