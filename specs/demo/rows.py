@@ -13,7 +13,7 @@ class Row:
     name: str
     refused: str = ""  # by which kinds, in which order, and how often
     true_when: str = ""
-    tokens: str = ""
+    same: str = ""  # outputs whose token ids are those of an undisturbed run
     loaded_bytes: int = 0
     after: str = ""
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Row:
             "holds": self.holds,
             "refused": self.refused,
             "true_when": self.true_when,
-            "tokens": self.tokens,
+            "same": self.same,
             "loaded_bytes": self.loaded_bytes,
             "after": self.after,
             "seconds": round(self.seconds, 2),

@@ -91,8 +91,12 @@ def _caption(options: Options) -> str:
     return (
         f"{options.model}, float32, {blocks} device blocks of {size} tokens, "
         f"{scenario.HOST_TIER_GB} GB host tier that the resets leave alone. The prompts' blocks "
-        f"are not on the device, so they are loaded back; a test connector delays each load by "
-        f"{options.load_delay:g} s (the copy itself is real), so that the resets meet it."
+        f"are not on the device, so they are loaded back; a TEST CONNECTOR DELAYS each load by "
+        f"{options.load_delay:g} s (the copy itself is real), so that the resets meet it.\n"
+        "refused by: who a refusal names, and how often it was asked; a LOAD goes with the request "
+        "that waits for it. true when: tokens that the two streams still owed. same: streams with "
+        "the token ids of an undisturbed run. MB in: loaded from the host. after: /health, and a "
+        "generation compared."
     )
 
 

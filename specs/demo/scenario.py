@@ -39,8 +39,8 @@ PARTS = (
     Part("reset while prompts are loaded back from the host tier", _both(3, 1)),
     Part("five more of each, on the same server", _both(5, 4)),
     Part(
-        "the sibling: a parked session, and a reset that waits",
-        (("parked session", sibling), ("wait=10", waiting)),
+        "a parked session and a forced reset; a reset that waits for a load",
+        (("session", sibling), ("wait=10", waiting)),
     ),
 )
 
@@ -65,9 +65,12 @@ def prepare(api: Api) -> Bench:
     return Bench(api, prompts)
 
 
-def warm_up(bench: Bench, prompts: int = PROMPTS) -> Iterator[int]:
-    """The undisturbed runs, two at a time as the trials run them; yields how many are done."""
-    for at in range(0, prompts, 2):
+def warm_up(bench: Bench) -> Iterator[int]:
+    """The undisturbed runs, two at a time as the trials run them; yields how many are done.
+
+    This fills the host tier, and evicts from the device the prompts that were run first.
+    """
+    for at in range(0, len(bench.prompts), 2):
         bench.undisturbed(bench.prompts[at : at + 2])
         yield at + 2
 

@@ -87,9 +87,9 @@ def sibling(bench: Bench, name: str) -> Row:
             tokens.append(session.chunk(second))
             row.check("it closes in good order", session.close() == "stop")
         same = tokens == undisturbed
-        row.refused = "REQUEST ×1 (without the flag)"
-        row.true_when = "at once, session parked"
-        row.tokens = "2 turns as undisturbed" if same else "turns DIFFER"
+        row.refused = "REQUEST ×1, not forced"
+        row.true_when = "at once"
+        row.same = "2 of 2" if same else "NO"
         row.check("both turns have the tokens of an undisturbed session", same, tokens)
     return row
 

@@ -81,7 +81,7 @@ class Bench:
         row.loaded_bytes = self.api.stats()["tier_loaded_bytes"] - before
         health = self.api.call("GET", "/health")
         same = self._generate(self._small) == self._small.undisturbed
-        row.after = f"health {health.status}, generation {'right' if same else 'WRONG'}"
+        row.after = f"{health.status} {'same' if same else 'WRONG'}"
         row.check("the server is healthy afterwards", health.ok, health.status)
         row.check("it generates afterwards, and the right tokens", same)
         row.seconds = time.monotonic() - started
@@ -105,7 +105,7 @@ class Bench:
                 same and stream.finish == "length",
                 stream.error or _difference(stream.tokens, prompt.undisturbed),
             )
-        row.tokens = f"{right} of {len(prompts)} streams as undisturbed"
+        row.same = f"{right} of {len(prompts)}"
 
     def ended(self) -> bool:
         """Whether the engine says of every stream that its request has ended."""
@@ -139,7 +139,7 @@ def flagged(bench: Bench, name: str) -> Row:
         answer = _until_true(bench.api, refusals, forced=True)
         left = [stream.left for stream in bench.streams]
         live = bench.live()
-        row.true_when = f"{left[0]} and {left[1]} tokens owed"
+        row.true_when = f"{left[0]}+{left[1]} owed"
         row.check("true while both streams owe tokens", min(left) > 0 and live, left)
         row.check("it says which tier is clear", answer.body.get("tiers") == ["device"], answer)
         row.check(
@@ -163,7 +163,7 @@ def control(bench: Bench, name: str) -> Row:
         _until_true(bench.api, refusals, forced=False)
         ended = bench.ended()
         bench.finish(row, prompts)
-        row.true_when = "both streams done" if ended else "streams NOT done"
+        row.true_when = "streams done" if ended else "NOT done"
         row.check("true only once the streams are done", ended)
         running = [kinds for kinds in refusals.kinds if "REQUEST" in kinds and "LOAD" not in kinds]
         row.check("refused later by the running requests", bool(running), refusals.kinds)
@@ -184,8 +184,8 @@ def waiting(bench: Bench, name: str, wait: float = 10.0) -> Row:
         answer = bench.api.reset(forced=True, wait=wait)
         left = [stream.left for stream in bench.streams]
         done = bool(answer.body.get("success"))
-        row.refused = "never: one call"
-        row.true_when = f"{left[0]} and {left[1]} tokens owed" if done else "NEVER"
+        row.refused = "nothing, in one call"
+        row.true_when = f"{left[0]}+{left[1]} owed" if done else "NEVER"
         row.check("one call with wait succeeded", answer.ok and done, answer)
         row.check("while both streams owed tokens", min(left) > 0, left)
         bench.finish(row, prompts)
@@ -217,10 +217,10 @@ class _Refusals:
         return holders
 
     def told(self) -> str:
-        """`LOAD+REQUEST x12, REQUEST x40`."""
-        groups = itertools.groupby(" + ".join(sorted(kinds)) for kinds in self.kinds)
-        counted = [(kinds, len(list(group))) for kinds, group in groups]
-        return ", ".join(f"{kinds} ×{count}" for kinds, count in counted)
+        """`LOAD ×12, REQUEST ×40`: transfers first; a request that waits for one goes with it."""
+        names = (" + ".join(sorted(kinds - {"REQUEST"})) or "REQUEST" for kinds in self.kinds)
+        counted = [(name, len(list(group))) for name, group in itertools.groupby(names)]
+        return ", ".join(f"{name} ×{count}" for name, count in counted)
 
 
 def _refused_by_a_load(

@@ -64,34 +64,20 @@ class View:
             mark = "holds" if row.holds else "FAILS"
             self._console.print(f"{row.name}: {mark} ({row.seconds:.1f} s)", style="dim")
 
-    def table(self) -> Table:
-        """All trials so far."""
-        table = Table(caption=self._caption, caption_justify="left", title_justify="left")
-        for name in ("trial", "refused by", "true when", "tokens", "MB loaded", "after", "s", ""):
-            table.add_column(name, justify="right" if name in ("MB loaded", "s") else "left")
-        last = ""
-        for part, row in self._rows:
-            if part != last:
-                table.add_section()
-                table.add_row(Text(part, style="bold"))
-                last = part
-            table.add_row(
-                row.name,
-                row.refused,
-                row.true_when,
-                row.tokens,
-                f"{row.loaded_bytes / _MEGABYTE:.1f}",
-                row.after,
-                f"{row.seconds:.1f}",
-                Text("holds", style="green") if row.holds else Text("FAILS", style="bold red"),
-            )
-        return table
+    def table(self) -> RenderableType:
+        """All trials so far, in the parts of the scenario."""
+        parts: list[RenderableType] = []
+        for part in dict.fromkeys(part for part, _ in self._rows):
+            rows = [row for of, row in self._rows if of == part]
+            parts += [Text(f"\n{part}", style="bold"), _table(rows)]
+        return Group(*parts, Text(f"\n{self._caption}", style="dim"))
 
     def _draw(self, live: Live, done: threading.Event) -> None:
         while not done.wait(0.1):
             live.update(self._render(), refresh=True)
 
     def _render(self) -> RenderableType:
+        """What has been found, and what is under way."""
         lines: list[RenderableType] = [self.table()] if self._rows else []
         bench = self._bench
         doing = bench.doing if bench is not None and bench.doing else self._step
@@ -101,3 +87,34 @@ class View:
             bar = "█" * have + "·" * max(0, stream.left)
             lines.append(Text(f"  {stream.name:<16} {bar} {have}/{stream.owed}"))
         return Group(*lines)
+
+
+#: Column -> (width, justified to the right); together they fit in 80 columns.
+_COLUMNS = {
+    "trial": (9, False),
+    "refused by": (22, False),
+    "true when": (12, False),
+    "same": (6, False),
+    "MB in": (5, True),
+    "after": (8, False),
+    "s": (5, True),
+    "": (5, False),
+}
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for name, (width, right) in _COLUMNS.items():
+        table.add_column(name, min_width=width, justify="right" if right else "left")
+    for row in rows:
+        table.add_row(
+            row.name,
+            row.refused,
+            row.true_when,
+            row.same,
+            f"{row.loaded_bytes / _MEGABYTE:.1f}",
+            row.after,
+            f"{row.seconds:.1f}",
+            Text("holds", style="green") if row.holds else Text("FAILS", style="bold red"),
+        )
+    return table

@@ -1,0 +1,134 @@
+"""`kvproof demo`: its exit codes, its JSON, its table; and a server that it cannot reach."""
+
+import io
+import json
+
+import pytest
+from kvproof.specs.cli import exits, main
+from kvproof.specs.demo import proofs, run, scenario
+from kvproof.specs.demo.proofs import ProofReport
+from kvproof.specs.demo.rows import Row
+from kvproof.specs.demo.trials import control, flagged
+from kvproof.specs.demo.view import View
+from rich.console import Console
+
+
+def never_holds(bench, name):
+    row = Row(name)
+    row.check("the impossible", False, "nothing")
+    return row
+
+
+def clears(bench, name):
+    """Four prompts fit on the device: without this nothing would have to be loaded."""
+    row = Row(name)
+    row.check("the device is cleared", bench.api.reset(forced=True).body["success"])
+    return row
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """A few trials, and four prompts."""
+
+    def make(*trials):
+        parts = (scenario.Part("a part", tuple((one.__name__, one) for one in trials)),)
+        monkeypatch.setattr(scenario, "PARTS", parts)
+        monkeypatch.setattr(scenario, "PROMPTS", 4)
+
+    return make
+
+
+def demo(served, *options):
+    return main(["demo", "fake", "--url", served.url, *options])
+
+
+def test_json_says_what_every_trial_found_and_exit_0_that_all_hold(served, short, capsys):
+    short(clears, flagged, control)
+    assert demo(served, "--json", "--no-proofs") == exits.OK
+    report = json.loads(capsys.readouterr().out)
+    assert report["holds"] is True
+    _, *trials = report["trials"]
+    assert [trial["trial"] for trial in trials] == ["flagged", "control"]
+    assert all(trial["holds"] and trial["loaded_bytes"] > 0 for trial in trials)
+    assert all(len(trial["passed"]) >= 8 for trial in trials)
+
+
+def test_a_row_that_fails_is_exit_1_and_is_named(served, short, capsys):
+    short(never_holds)
+    assert demo(served, "--no-proofs") == exits.FAILED
+    said = capsys.readouterr().out
+    assert "FAILS" in said
+    assert "NOT: the impossible (seen: nothing)" in said
+    assert "Every row holds" not in said
+
+
+def test_proofs_that_do_not_hold_are_exit_1(served, short, monkeypatch, capsys):
+    short()
+    monkeypatch.setattr(run, "prove", lambda console: ProofReport(3))
+    assert demo(served, "--json") == exits.FAILED
+    assert json.loads(capsys.readouterr().out)["proofs"] == {"holds": False, "exit_code": 3}
+    monkeypatch.setattr(run, "prove", lambda console: ProofReport(0))
+    assert demo(served, "--json") == exits.OK
+
+
+def test_a_server_that_is_not_there_is_exit_1_and_named(capsys):
+    assert main(["demo", "fake", "--url", "http://127.0.0.1:9", "--no-proofs"]) == exits.FAILED
+    assert "ConnectionRefusedError" in capsys.readouterr().err
+
+
+def test_trials_that_were_not_run_do_not_hold():
+    report = run.Report()
+    assert not report.holds
+    for part in scenario.PARTS:
+        for name, _ in part.trials:
+            row = Row(name)
+            row.check("all", True)
+            report.rows.append((part.title, row))
+    assert report.holds
+    report.rows.pop()
+    assert not report.holds
+
+
+def test_the_scenario_has_the_designs_trials():
+    counts = [[name.split()[0] for name, _ in part.trials] for part in scenario.PARTS]
+    assert counts[0] == ["flagged"] * 3 + ["control"] * 3
+    assert counts[1] == ["flagged"] * 5 + ["control"] * 5
+    assert counts[2] == ["session", "wait=10"]
+    options = scenario.server_options(1.0)
+    for words in (
+        "--device-blocks 320",
+        "--block-size 16",
+        "--host-tier-gb 4",
+        "--dtype float32",
+        "--test-connector-delay 1.0",
+    ):
+        assert words in " ".join(options)
+
+
+def test_the_table_has_a_line_a_trial_and_says_that_loads_are_delayed():
+    console = Console(width=80, file=io.StringIO())
+    view = View(console, run._caption(run.Options("smollm2-135m", None, 1.0, True)))
+    for number in range(3):
+        view.add("part", Row(f"flagged {number}", "LOAD ×12, REQUEST ×64", passed=["x"]))
+    with console.capture() as captured:
+        console.print(view.table())
+    lines = captured.get().splitlines()
+    assert sum("holds" in line for line in lines) == 3
+    assert "TEST CONNECTOR DELAYS" in captured.get()
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_the_proofs_exit_code_is_the_checks(monkeypatch, capsys):
+    asked = []
+
+    class Done:
+        returncode = 2
+
+    def run_it(command, **options):
+        asked.append(command[-1])
+        return Done()
+
+    monkeypatch.setattr(proofs.subprocess, "run", run_it)
+    report = proofs.prove(Console(file=io.StringIO()))
+    assert asked == ["check"]
+    assert not report.holds
