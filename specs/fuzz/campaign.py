@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .findings import Finding
 from .generation import Generator, Plan, RandomDraw, chance, plan
 from .run import Failure, explore
-from .shrink import Shrinker
+from .shrink import BUDGET, Shrinker
 from .target import Target
 
 #: Operations in one run.
@@ -28,6 +28,7 @@ class Budget:
     seconds: float | None = 60.0
     operations: int | None = None
     findings: int | None = None
+    replays: int = BUDGET  # that shrinking one finding may cost
 
     def used(self, seconds: float, operations: int, findings: int) -> float:
         """The part that is used up, from 0 to 1 and beyond."""
@@ -89,7 +90,7 @@ def search(
         for operation in done:
             report.by_operation[operation.name] = report.by_operation.get(operation.name, 0) + 1
         if failure is not None:
-            _record(report, known, failure, run_seed, began)
+            _record(report, known, failure, run_seed, began, budget.replays)
         report.seconds = time.monotonic() - began
 
 
@@ -117,12 +118,13 @@ def _record(
     failure: Failure,
     seed: int,
     began: float,
+    replays: int,
 ) -> None:
     key = failure.key()
     if key in known:
         known[key].count += 1
         return
-    smallest = Shrinker(failure).shrink()
+    smallest = Shrinker(failure, replays).shrink()
     finding = Finding(smallest, 1, seed, report.operations, time.monotonic() - began)
     known[key] = finding
     report.findings.append(finding)

@@ -117,11 +117,12 @@ class Oracle:
         """Every rule that the operation broke; `hear` has been called for it."""
         found = [
             *self._refusals(before, operation, outcome, now),
+            *self._half_done(before, operation, outcome, now),
             *self._requests(now),
             *self._blocks(now),
+            *self._modes(now),
             *self._contents(now),
             *self._delivery(before, now),
-            *self._modes(now),
             *self._counters(now),
         ]
         if operation.name == "reset" and isinstance(outcome.answer, ResetAnswer):
@@ -153,6 +154,18 @@ class Oracle:
                 operation.arguments[0],
                 f"the second completion changed the state: {_difference(before, now)}",
                 "now == before",
+            )
+
+    def _half_done(
+        self, before: Snapshot, operation: Operation, outcome: Outcome, now: Snapshot
+    ) -> Iterator[Violation]:
+        refused = operation.name in ("sleep", "wake") and outcome.answer is False
+        if refused and before.mode != now.mode:
+            yield Violation(
+                "failed-call-changes-nothing",
+                operation.name,
+                f"{operation} was refused, and the mode went from {before.mode} to {now.mode}",
+                f"now.mode == {before.mode!r}",
             )
 
     def _unchanged(self, before: Snapshot, operation: Operation, now: Snapshot) -> bool:
@@ -408,7 +421,7 @@ class Oracle:
                 "now == before",
             )
         if Promise.REFUSED_RESET_NAMES_HOLDERS in self.promises:
-            known = {r.id for r in before.requests} | {t.id for t in before.transfers}
+            known = {r.id for r in now.requests} | {t.id for t in now.transfers}
             known |= {h.owner for h in before.holds}
             unknown = [h for h in answer.holders if h not in known]
             if unknown or not answer.holders:

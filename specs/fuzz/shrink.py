@@ -6,7 +6,7 @@ ever smaller pieces, then make arguments and settings plainer, until nothing hel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .operations import Operation
@@ -18,15 +18,12 @@ BUDGET = 1500
 
 
 class Shrinker:
-    """Shrinks one failure. `same` says whether another failure is still the one meant."""
+    """Shrinks one failure: what it finds has the same key."""
 
-    def __init__(
-        self, failure: Failure, same: Callable[[Failure], bool] | None = None, budget: int = BUDGET
-    ) -> None:
+    def __init__(self, failure: Failure, replays: int = BUDGET) -> None:
         self.best = failure
-        key = failure.key()
-        self.same = same or (lambda other: other.key() == key)
-        self.budget = budget
+        self.key = failure.key()
+        self.budget = replays
 
     def shrink(self) -> Failure:
         """The smallest failure that was found."""
@@ -51,7 +48,7 @@ class Shrinker:
             failure = replay(self.best.target, settings or self.best.settings, operations)
         except Exception:  # the settings do not fit the engine
             return False
-        if failure is None or not self.same(failure):
+        if failure is None or failure.key() != self.key:
             return False
         before = self.best
         self.best = failure
