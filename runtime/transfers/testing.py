@@ -283,11 +283,11 @@ class FaultyConnector:
         if copy.fault.lose:
             self.counts["lost"] += 1
             self._lost[copy.transfer] = signal
-            return
-        self._say(copy, signal)
+        else:
+            self._say(copy, signal)
         if copy.cancelled and copy.fault.on_cancel is OnCancel.FINISH:
             self._say(copy, TransferSignal(copy.transfer, SignalKind.FENCED))
-        if not copy.cancelled:
+        if not (copy.cancelled or copy.fault.lose):
             del self._copies[copy.transfer]
 
     def _truncated(self, copy: _Copy, signal: TransferSignal) -> TransferSignal:

@@ -175,6 +175,15 @@ def test_a_copy_that_finishes_despite_its_cancel_lands_and_is_fenced(h: Harness)
     assert h.wait(2) == [(2, LANDED), (2, FENCED)]
 
 
+def test_a_copy_that_finishes_despite_its_cancel_is_fenced_even_if_its_end_is_lost(
+    h: Harness,
+) -> None:
+    h.load(2, Fault(hold=True, lose=True, on_cancel=OnCancel.FINISH), 8)
+    h.connector.cancel(2)
+    h.connector.release()
+    assert h.wait(2) == [(2, FENCED)]
+
+
 def test_a_silent_copy_may_still_run_and_is_fenced_when_confirmed(h: Harness) -> None:
     h.load(2, Fault(hold=True, on_cancel=OnCancel.SILENT), 8)
     h.connector.cancel(2)
