@@ -71,6 +71,8 @@ class Condition:
     transition: Transition | None = None
     #: The goal must be possible under the hypotheses, rather than always hold.
     possible: bool = False
+    #: The text that names the goal, if that is shorter than the goal itself.
+    named: str = ""
 
     @property
     def formula(self) -> BoolTerm:
@@ -80,7 +82,7 @@ class Condition:
     def digest(self) -> str:
         """Names the condition by its text."""
         kind = "possible" if self.possible else "always"
-        text = f"{kind}\0{self.hypotheses.digest}\0{self.goal.sexpr()}"
+        text = f"{kind}\0{self.hypotheses.digest}\0{self.named or self.goal.sexpr()}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -41,11 +41,10 @@ from ..symbolic import terms
 from ..symbolic.terms import BoolTerm, IntTerm
 from .conditions import Condition
 from .logic import among, both, either, implies, no, same
+from .phrases import OPEN, is_reclaim
 from .proofs import Proofs
 from .state import View
-from .system import Transition
 
-OPEN = (QUEUED, IN_FLIGHT, CANCELLING)
 RECLAIMABLE = (WAITING, WAITING_FOR_STREAMING_REQ)
 OUTSIDE = (
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
@@ -159,7 +158,8 @@ def p2(p: Proofs) -> Iterator[Condition]:
     )  # fmt: skip
     yield from p.always(
         "P2", "when no transfer is in flight nobody refuses a forced reset", "rt",
-        lambda s: implies(both(_refuses(s), s.r.waits_for == s.copy.number), among(s.t.state, OPEN)),
+        lambda s: implies(both(_refuses(s), s.r.waits_for == s.copy.number),
+                          among(s.t.state, OPEN)),
         part="done when empty",
     )  # fmt: skip
     yield _steps_can_be_processed("P2", p)
@@ -210,7 +210,7 @@ def p3(p: Proofs) -> Iterator[Condition]:
             reclaimable(before), no(reclaimable(after)), after.r.state == before.r.state,
             *(after.value(*name.split(".")) == before.value(*name.split("."))
               for name in p.variables.state if name.startswith(("r2.", "held2.", "place2.")))),
-        part="strictly lowers", of=_reclaims,
+        part="strictly lowers", of=is_reclaim,
     )  # fmt: skip
     yield from p.each(
         "P3", "what only it held is free, at once or when the step that touches it is processed",
@@ -219,7 +219,7 @@ def p3(p: Proofs) -> Iterator[Condition]:
             either(after.declared("blocks", "may_hand_out"),
                    both(after.held.by_step, after.b.count == 1,
                         after.held.step > after.e.processed))),
-        part="frees", of=_reclaims,
+        part="frees", of=is_reclaim,
     )  # fmt: skip
     yield from p.each(
         "P3", "and when that step is processed it is free",
@@ -235,7 +235,7 @@ def p3(p: Proofs) -> Iterator[Condition]:
         lambda before, after: both(
             same(after.r.input_open, before.r.input_open),
             *(after.value("r", name) == before.value("r", name) for name in kept)),
-        part="goes on", of=_reclaims,
+        part="goes on", of=is_reclaim,
     )  # fmt: skip
     yield p.premise(
         "P3", "goes on", "a chunk that fits takes a parked session to WAITING",
@@ -249,10 +249,6 @@ def p3(p: Proofs) -> Iterator[Condition]:
         part="goes on", of=lambda transition: transition.goes("request", CHUNK),
     )  # fmt: skip
     yield from _admission_needs_blocks_only("P3", p)
-
-
-def _reclaims(transition: Transition) -> bool:
-    return transition.action == "reclaim"
 
 
 def admits(s: View) -> BoolTerm:
@@ -341,5 +337,5 @@ def p6(p: Proofs) -> Iterator[Condition]:
         "P6", "after that it delays nobody: it holds nothing",
         lambda before, after: both(after.r.covered == 0, no(after.held.by_request),
                                    after.r.reserved == 0),
-        part="delays until then only", of=_reclaims,
+        part="delays until then only", of=is_reclaim,
     )  # fmt: skip

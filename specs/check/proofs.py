@@ -7,6 +7,7 @@ holds of each action (`each`), or is a premise of its own (`premise`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,7 @@ class Line:
     who: str
     formula: BoolTerm
     mentions: frozenset[str]
+    text: str
 
 
 class Proofs:
@@ -63,7 +65,7 @@ class Proofs:
     def lines(self) -> tuple[Line, ...]:
         """The whole specification."""
         return tuple(
-            Line(invariant, who, formula, frozenset(terms.variables([formula])))
+            Line(invariant, who, formula, frozenset(terms.variables([formula])), formula.sexpr())
             for invariant in SPECIFICATION
             for who, formula in invariant.everywhere(self.state)
         )
@@ -158,6 +160,7 @@ class Proofs:
                     move.hypotheses,
                     move.after.of(line.formula),
                     move.transition,
+                    named=f"{move.digest}\0{line.text}",
                 )
 
     def always(
@@ -193,6 +196,7 @@ class Proofs:
         }
         goal = formula(self.state, self.variables.view(primed))
         mentioned = {name for name in terms.variables([goal]) if name.endswith("'")}
+        text = goal.sexpr()
         same = Substitution([(primed[name], self.variables.terms[name]) for name in primed])
         if of is None:
             yield Condition(obligation, part, words, "no change", self.invariant, same.of(goal))
@@ -204,9 +208,15 @@ class Proofs:
             after = Substitution(
                 [(primed[name], move.value(name)) for name in map(_unprimed, mentioned)]
             )
-            about = move.transition.label
             yield Condition(
-                obligation, part, words, about, move.hypotheses, after.of(goal), move.transition
+                obligation,
+                part,
+                words,
+                move.transition.label,
+                move.hypotheses,
+                after.of(goal),
+                move.transition,
+                named=f"{move.digest}\0{text}",
             )
 
     def premise(
@@ -280,6 +290,9 @@ class Move:
         )
         above = proofs._without(tuple(sorted(absent)))
         self.hypotheses = Hypotheses.of(transition.condition, above=above)
+        written = "\0".join(f"{name}\0{value.sexpr()}" for name, value in self._values.items())
+        #: Names what the move does; its condition is among the hypotheses.
+        self.digest = hashlib.sha256(written.encode()).hexdigest()
 
     def value(self, name: str) -> Term:
         """A variable's value afterwards."""

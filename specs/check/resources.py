@@ -28,7 +28,8 @@ from ...statemachine.states import (
 from ..symbolic.terms import BoolTerm, IntTerm
 from .conditions import Condition
 from .logic import among, both, either, implies, no, same
-from .progress import OPEN, admits
+from .phrases import OPEN, is_reclaim
+from .progress import admits
 from .proofs import Proofs
 from .state import View
 
@@ -124,7 +125,7 @@ def _everybody_else_gives_way(p: Proofs) -> Iterator[Condition]:
     yield from p.each(
         "P5", "what was promised to who gave way is promised no more",
         lambda before, after: after.r.reserved == 0, part="holders give way",
-        of=lambda transition: transition.action == "reclaim",
+        of=is_reclaim,
     )  # fmt: skip
 
 

@@ -1,0 +1,250 @@
+"""Runs the proofs: collects the conditions, decides them, says what became of each obligation."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import z3
+
+from ...statemachine.answers import Answer
+from ..symbolic import terms
+from . import conditions as _conditions
+from .cache import Cache
+from .conditions import DEFAULT_BUDGET, Condition, Decided, Prover, Verdict, worst
+from .declaration import Declaration, standard
+from .obligations import BY_ID, OBLIGATIONS, Obligation
+from .proofs import Proofs
+
+#: Told of the progress: how many conditions are decided, of how many, and what is going on.
+Progress = Callable[[int, int, str], None]
+
+INDUCTIVE = ("initiation", "consecution")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one obligation."""
+
+    obligation: Obligation
+    verdict: Verdict
+    #: Conditions by part: initiation, consecution, property, and the names of the premises.
+    parts: dict[str, int]
+    #: Consecution conditions that hold because nothing that they mention is written.
+    framed: int
+    seconds: float
+    failures: tuple[Decided, ...] = ()
+    rests_on: tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> int:
+        """How many conditions the solver was asked."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Emptiness:
+    """Something that can never be, so that what is said of it is said of nothing."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of everything that was asked."""
+
+    findings: tuple[Finding, ...]
+    vacuous: tuple[Emptiness, ...]
+    #: Ways in which an action can go, and rows that go.
+    moves: int
+    rows: int
+    seconds: float
+    proofs: Proofs | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of everything together; vacuity is not a verdict, see `vacuous`."""
+        return worst([finding.verdict for finding in self.findings])
+
+
+class UnknownObligationError(ValueError):
+    """An id that names no obligation."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no obligation {name}; there are {', '.join(BY_ID)}")
+
+
+def check(
+    declaration: Declaration | None = None,
+    *,
+    ids: Sequence[str] = (),
+    budget: int = DEFAULT_BUDGET,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Prove the obligations with these ids (all, if none is named) of a declaration.
+
+    Raises UnknownObligationError for an id that there is not; SymbolicError where a function of
+    the declaration cannot be executed symbolically.
+    """
+    tell: Progress = progress or (lambda done, total, what: None)
+    chosen = [_named(name) for name in ids] or list(OBLIGATIONS)
+    started = time.perf_counter()
+    prover = Prover(budget, cache)
+    proofs = Proofs(declaration or standard(), prover)
+    tell(0, 0, "executing the declaration")
+    moves = proofs.moves
+    tell(0, 0, "collecting conditions")
+    spent: dict[str, float] = defaultdict(float)
+    asked: list[Condition] = []
+    for obligation in chosen:
+        since = time.perf_counter()
+        asked += obligation.conditions(proofs)
+        spent[obligation.id] += time.perf_counter() - since
+    asked += _satisfiable(asked)
+    decided = _decide(prover, asked, spent, tell)
+    if cache is not None:
+        cache.save()
+    vacuous = [
+        Emptiness(f"{each.condition.words} ({each.condition.about})")
+        for each in decided
+        if each.condition.obligation == "" and each.verdict is not Verdict.PROVED
+    ]
+    vacuous += _never_taken(proofs)
+    findings = _findings(chosen, decided, proofs, spent)
+    rows = sum(
+        1
+        for machine in ("request", "transfer", "engine")
+        for _ in proofs.declaration.machine(machine).table.go_rows()
+    )
+    return Report(findings, tuple(vacuous), len(moves), rows, time.perf_counter() - started, proofs)
+
+
+def run_key(declaration: Declaration, ids: Sequence[str], budget: int) -> str:
+    """Names a whole run: the sources of what is proved and of what proves, solver and budget."""
+    folder = Path(_conditions.__file__).parent
+    sources = sorted([*folder.glob("*.py"), *(folder.parent / "symbolic").glob("*.py")])
+    text = hashlib.sha256()
+    for path in sources:
+        text.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    parts = (
+        declaration.digest,
+        text.hexdigest(),
+        z3.get_version_string(),
+        platform.python_version(),
+        str(budget),
+        ",".join(ids),
+    )
+    return "\0".join(parts)
+
+
+def _named(name: str) -> Obligation:
+    obligation = BY_ID.get(name.upper())
+    if obligation is None:
+        raise UnknownObligationError(name)
+    return obligation
+
+
+def _satisfiable(asked: Iterable[Condition]) -> list[Condition]:
+    """For each set of hypotheses that is no action's: it can be satisfied."""
+    seen: dict[int, Condition] = {}
+    for condition in asked:
+        if condition.transition is None:
+            seen.setdefault(id(condition.hypotheses), condition)
+    return [
+        Condition(
+            "",
+            "vacuity",
+            f"the hypotheses of {condition.obligation} hold nowhere: {condition.words}",
+            condition.part,
+            condition.hypotheses,
+            terms.TRUE,
+            possible=True,
+        )
+        for condition in seen.values()
+    ]
+
+
+def _decide(
+    prover: Prover, asked: Sequence[Condition], spent: dict[str, float], tell: Progress
+) -> list[Decided]:
+    """Decide all conditions, those with the same hypotheses one after the other."""
+    groups: dict[int, list[Condition]] = {}
+    for condition in asked:
+        groups.setdefault(id(condition.hypotheses), []).append(condition)
+    decided: list[Decided] = []
+    for group in groups.values():
+        for condition in group:
+            since = time.perf_counter()
+            decided.append(prover.decide_one(condition))
+            spent[condition.obligation] += time.perf_counter() - since
+        tell(len(decided), len(asked), group[-1].about)
+    return decided
+
+
+def _never_taken(proofs: Proofs) -> list[Emptiness]:
+    """Rows that go in no state that the invariant allows."""
+    taken = {(call.machine, call.row) for move in proofs.moves for call in move.transition.calls}
+    found = []
+    for machine in ("request", "transfer", "engine"):
+        table = proofs.declaration.machine(machine).table
+        for number, row in table.go_rows():
+            if (machine, number) not in taken and (machine, row.trigger.name) not in _FOLLOWING:
+                found.append(
+                    Emptiness(
+                        f"the {machine}'s row {number} ({row.trigger.name.lower()}: {row.why}) "
+                        f"answers {Answer.GO.name} and can never be taken"
+                    )
+                )
+    return found
+
+
+#: Events that only follow from others, and are merged into them (see `Draft.follow`).
+_FOLLOWING = {("transfer", "JOIN"), ("transfer", "LEAVE")}
+
+
+def _findings(
+    chosen: Sequence[Obligation],
+    decided: Sequence[Decided],
+    proofs: Proofs,
+    spent: dict[str, float],
+) -> tuple[Finding, ...]:
+    mine: dict[str, list[Decided]] = defaultdict(list)
+    for each in decided:
+        mine[each.condition.obligation].append(each)
+    broken = {
+        obligation.id
+        for obligation in chosen
+        if any(
+            each.verdict is not Verdict.PROVED and each.condition.part in INDUCTIVE
+            for each in mine[obligation.id]
+        )
+    }
+    findings = []
+    for obligation in chosen:
+        results = mine[obligation.id]
+        verdict = worst([each.verdict for each in results])
+        rests = tuple(sorted(broken - {obligation.id})) if _uses_invariant(results) else ()
+        if verdict is Verdict.PROVED and rests:
+            verdict = Verdict.RESTS
+        findings.append(
+            Finding(
+                obligation,
+                verdict,
+                dict(Counter(each.condition.part for each in results)),
+                proofs.framed.get(obligation.id, 0),
+                spent[obligation.id],
+                tuple(each for each in results if each.verdict is not Verdict.PROVED),
+                rests,
+            )
+        )
+    return tuple(findings)
+
+
+def _uses_invariant(results: Sequence[Decided]) -> bool:
+    return any(each.condition.hypotheses.formulas for each in results)

@@ -1,0 +1,131 @@
+"""S9: the three tables are total, and each row does what it says and nothing else.
+
+Totality and exclusion are shown of the compiled cells themselves; that a cell is its rows is
+shown guard by guard and effect by effect; what each event promises is written down a second time,
+in `promises`, and both directions are shown: it goes exactly when it should, and then does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...statemachine.answers import GO
+from ..symbolic import terms
+from ..symbolic.terms import BoolTerm, IntTerm, Term
+from .conditions import Condition, Hypotheses
+from .draft import SUBJECT, Draft
+from .logic import both, either, implies, no, same
+from .proofs import Proofs
+from .running import PARAMETERS, Outcome
+from .state import Values
+
+MACHINES = ("request", "transfer", "engine")
+_NOTHING = Hypotheses.of()
+
+
+def s9(p: Proofs) -> Iterator[Condition]:
+    """The tables are total; each row does what it says."""
+    for machine in MACHINES:
+        table = p.declaration.machine(machine).table
+        for event in table.events:
+            for state in table.states:
+                yield from _cell(p, machine, int(state), int(event))
+
+
+def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
+    table = p.declaration.machine(machine).table
+    where = f"{table.events(event).name.lower()} in {table.states(state).name}"
+    outcomes = p.running.cell(machine, state, event)
+    yield Condition(
+        "S9", "total", "some row decides", where, _NOTHING,
+        either(*(outcome.condition for outcome in outcomes)),
+    )  # fmt: skip
+    refused = [outcome for outcome in outcomes if outcome.answer != GO]
+    idle = all(not outcome.writes and not outcome.commands for outcome in refused)
+    yield Condition(
+        "S9", "nothing else", "what does not go changes nothing and commands nothing", where,
+        _NOTHING, terms.constant(idle, "bool"),
+    )  # fmt: skip
+    start = Draft(p.variables, {SUBJECT[machine]: terms.number(state)})
+    earlier: list[BoolTerm] = []
+    for number, row in table.cell(state, event):
+        taken = both(
+            *(_guard(p, start, guard, machine) for guard in row.conditions),
+            *(no(_guard(p, start, guard, machine)) for guard in row.unless),
+        )
+        decided = either(*(outcome.condition for outcome in outcomes if outcome.row == number))
+        yield Condition(
+            "S9", "in order", f"row {number} decides exactly where its guards are the first",
+            where, _NOTHING, same(decided, both(taken, no(either(*earlier)))),
+        )  # fmt: skip
+        earlier.append(taken)
+        for outcome in outcomes:
+            if outcome.row == number and outcome.answer == GO:
+                yield from _effects(p, start, row, outcome, where)
+
+
+def _guard(p: Proofs, at: Draft, function: object, machine: str) -> BoolTerm:
+    effect = p.running.effect_of(function, **_records(p, function, machine))
+    result = effect.result
+    if not terms.is_term(result):
+        return terms.constant(bool(result), "bool")
+    if terms.kind_of(result) == "int":
+        result = result != 0
+    return at.substituted(result)
+
+
+def _records(p: Proofs, function: object, machine: str) -> dict[str, object]:
+    code = function.__code__  # type: ignore[attr-defined]
+    names = code.co_varnames[: code.co_argcount]
+    return {
+        name: p.running.records[record]
+        for name, record in zip(names, PARAMETERS[machine], strict=True)
+    }
+
+
+def _effects(
+    p: Proofs, start: Draft, row: object, outcome: Outcome, where: str
+) -> Iterator[Condition]:
+    """The row's effects one after the other leave what the compiled cell leaves."""
+    draft = start
+    results: list[Term | int] = []
+    for function in row.before:  # type: ignore[attr-defined]
+        records = _records(p, function, outcome.machine)
+        effect = p.running.effect_of(function, **records)
+        result = effect.result
+        results.append(draft.substituted(result) if terms.is_term(result) else result or 0)
+        draft = draft.after(effect)
+    dest = row.dest  # type: ignore[attr-defined]
+    if dest is not None:
+        draft = draft.put(**{SUBJECT[outcome.machine].replace(".", "__"): terms.number(int(dest))})
+    values: Values = draft.values
+    state = terms.number(outcome.state)
+    goals = [
+        values.get(name, p.variables.terms[name])
+        == outcome.writes.get(
+            name, state if name == SUBJECT[outcome.machine] else p.variables.terms[name]
+        )
+        for name in sorted({*values, *outcome.writes})
+    ]
+    goals.append(_commands(results, outcome.commands))
+    yield Condition(
+        "S9", "effects", f"row {outcome.row} leaves what its effects leave, and commands what they "
+        "command", where, _NOTHING, implies(outcome.condition, both(*goals)),
+    )  # fmt: skip
+
+
+def _commands(results: list[Term | int], commands: int) -> BoolTerm:
+    """The bits of the effects' results together are exactly these commands."""
+    goals = []
+    for position in range(2, 14):
+        bit = 1 << position
+        given = either(*(_has(result, bit) for result in results))
+        goals.append(given if commands & bit else no(given))
+    return both(*goals)
+
+
+def _has(result: Term | int, bit: int) -> BoolTerm:
+    if not terms.is_term(result):
+        return terms.constant(bool(int(result) & bit), "bool")
+    quotient: IntTerm = result / terms.number(bit)
+    return quotient % terms.number(2) == 1
