@@ -167,14 +167,21 @@ def _transfers(lifecycle: Lifecycle) -> None:
 
 
 def _steps(lifecycle: Lifecycle) -> None:
-    """What is launched and not processed is listed; `expects` counts what it will deliver."""
+    """What is launched and not processed is listed, and what it will write and deliver counted."""
     steps = lifecycle.steps_in_flight
     numbers = list(range(lifecycle.processed + 1, lifecycle.launched + 1))
     assert [step.step for step in steps] == numbers, "steps in flight are listed wrongly"
-    expected = np.zeros_like(lifecycle.view.expects)
+    view = lifecycle.view
+    expected = np.zeros_like(view.expects)
+    writing = np.zeros_like(view.computed)
     for step in steps:
-        for row, samples in zip(step.rows.tolist(), step.samples.tolist(), strict=True):
-            live = lifecycle.state_of(row) in (RUNNING, PREEMPTED)
-            if samples and live and step.step > int(lifecycle.view.stale_step[row]):
+        for number, row in enumerate(step.rows.tolist()):
+            if step.step <= int(view.stale_step[row]):
+                continue
+            writing[row] += step.counts[number]
+            if step.samples[number] and lifecycle.state_of(row) in (RUNNING, PREEMPTED):
                 expected[row] += 1
-    assert np.array_equal(expected, lifecycle.view.expects), "expects differs from the steps"
+    assert np.array_equal(expected, view.expects), "expects differs from the steps"
+    resident = view.covered > 0
+    wrong = np.flatnonzero(resident & (view.written + writing != view.computed))
+    assert not wrong.size, f"row {wrong}: computed differs from written and being written"
