@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from kvproof.runtime.protocols import Connector, KVStorage, SignalKind, TransferSignal
 from kvproof.runtime.transfers import FaultyConnector, random_faults
 from kvproof.statemachine import EngineMode
@@ -44,9 +43,7 @@ class FaultyChaos(Chaos):
         }
         super().__init__(seed, connector=self._connect, **(settings | options))
 
-    def _connect(
-        self, kv: KVStorage, rng: random.Random, clock: Callable[[], float]
-    ) -> Connector:
+    def _connect(self, kv: KVStorage, rng: random.Random, clock: Callable[[], float]) -> Connector:
         self.tier = PromptTier(kv, 20 * kv.bytes_per_block)
         self.faulty = FaultyConnector(
             self.tier, random_faults(rng, self.rate), kv=kv, rng=rng, clock=clock
