@@ -29,6 +29,8 @@ class Listed:
 
 
 COMMANDS: tuple[Listed, ...] = (
+    Listed("table", "The declaration as a table: what goes, from where, and why."),
+    Listed("diagram", "A machine as Mermaid, DOT or SVG."),
     Listed("fuzz", "Look for faults of an engine; write each as a stand-alone pytest."),
     Listed("conform", "Replay traces against the declaration; say where the first one departs."),
     Listed("demo", "The proofs, then the reset scenario on a served model.", "runtime"),
