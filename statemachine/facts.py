@@ -35,7 +35,7 @@ class Record:
         return f"{type(self).__name__}({known})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.as_dict() == other.as_dict()  # type: ignore[attr-defined]
+        return isinstance(other, type(self)) and self.as_dict() == other.as_dict()
 
     __hash__ = None  # type: ignore[assignment]
 
