@@ -247,4 +247,6 @@ def _findings(
 
 
 def _uses_invariant(results: Sequence[Decided]) -> bool:
-    return any(each.condition.hypotheses.formulas for each in results)
+    return any(
+        terms.as_constant(each.condition.hypotheses.formulas[0]) is not True for each in results
+    )

@@ -12,7 +12,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
 import z3
 
@@ -35,23 +36,38 @@ class Verdict(Enum):
     RESTS = "rests on what is not proved"
 
 
-@dataclass(frozen=True)
 class Hypotheses:
-    """What is assumed together: compared by identity, so that a solver is set up once for all."""
+    """What is assumed together. Compared by identity: a solver is set up once for all of them."""
 
-    formulas: tuple[BoolTerm, ...]
-    #: Part of the digest: the text of the formulas, hashed once.
-    digest: str
+    def __init__(self, formula: BoolTerm, above: Hypotheses | None = None) -> None:
+        self.formula = formula
+        self.above = above
 
-    @classmethod
-    def of(cls, *formulas: BoolTerm, above: Hypotheses | None = None) -> Hypotheses:
-        """Some formulas, and those of `above`."""
-        text = "\0".join(formula.sexpr() for formula in formulas)
-        digest = hashlib.sha256(text.encode())
-        if above is not None:
-            digest.update(above.digest.encode())
-            formulas = (*above.formulas, *formulas)
-        return cls(formulas, digest.hexdigest())
+    @cached_property
+    def formulas(self) -> tuple[BoolTerm, ...]:
+        """Everything that is assumed."""
+        return (*(self.above.formulas if self.above is not None else ()), self.formula)
+
+    @cached_property
+    def key(self) -> tuple[int, ...]:
+        """Names the formulas as long as they are kept: equal terms are one object to the solver."""
+        return tuple(formula.get_id() for formula in self.formulas)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the formulas by their text."""
+        text = hashlib.sha256(self.formula.sexpr().encode())
+        if self.above is not None:
+            text.update(self.above.digest.encode())
+        return text.hexdigest()
+
+
+class Written(Protocol):
+    """What an action leaves behind, as far as a digest needs it."""
+
+    @property
+    def digest(self) -> str:
+        """Names the values by their text."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +87,9 @@ class Condition:
     transition: Transition | None = None
     #: The goal must be possible under the hypotheses, rather than always hold.
     possible: bool = False
-    #: The text that names the goal, if that is shorter than the goal itself.
-    named: str = ""
+    #: The goal may be a template into which an action's values were put: together they name it.
+    template: BoolTerm | None = None
+    written: Written | None = None
 
     @property
     def formula(self) -> BoolTerm:
@@ -82,7 +99,11 @@ class Condition:
     def digest(self) -> str:
         """Names the condition by its text."""
         kind = "possible" if self.possible else "always"
-        text = f"{kind}\0{self.hypotheses.digest}\0{self.named or self.goal.sexpr()}"
+        if self.template is not None and self.written is not None:
+            goal = f"{self.written.digest}\0{self.template.sexpr()}"
+        else:
+            goal = self.goal.sexpr()
+        text = f"{kind}\0{self.hypotheses.digest}\0{goal}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -112,11 +133,17 @@ class Prover:
             yield self.decide_one(condition)
 
     def decide_one(self, condition: Condition) -> Decided:
-        """Decide one condition, or find that it was proved before."""
+        """Decide one condition, or find that it was decided before."""
+        key = (condition.hypotheses.key, condition.goal.get_id(), condition.possible, self.budget)
+        known = _decided.get(key)
+        if known is not None:
+            return Decided(condition, known[0])
         digest = condition.digest() if self._cache is not None else ""
         if self._cache is not None and digest in self._cache:
             return Decided(condition, Verdict.PROVED, cached=True)
         decided = self._ask(condition)
+        if decided.model is None and decided.verdict is not Verdict.UNKNOWN:
+            _decided[key] = (decided.verdict, (condition.hypotheses.formulas, condition.goal))
         if self._cache is not None and decided.verdict is Verdict.PROVED:
             self._cache.add(digest)
         return decided
@@ -141,6 +168,11 @@ class Prover:
             return Decided(condition, Verdict.REFUTED if condition.possible else Verdict.PROVED)
         finally:
             solver.pop()
+
+
+#: What this process decided before, with the terms that keep the keys valid. A changed copy of the
+#: declaration asks most of the same questions again.
+_decided: dict[tuple[tuple[int, ...], int, bool, int], tuple[Verdict, object]] = {}
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

@@ -50,7 +50,7 @@ def total(parts: Iterable[IntTerm]) -> IntTerm:
 
 def among(value: IntTerm, members: Iterable[int]) -> BoolTerm:
     """The value is one of these."""
-    return either(*(value == terms.number(int(member)) for member in members))
+    return either(*(terms.equal(value, terms.number(int(member))) for member in members))
 
 
 class Substitution:

@@ -43,7 +43,6 @@ class Line:
     who: str
     formula: BoolTerm
     mentions: frozenset[str]
-    text: str
 
 
 class Proofs:
@@ -65,7 +64,7 @@ class Proofs:
     def lines(self) -> tuple[Line, ...]:
         """The whole specification."""
         return tuple(
-            Line(invariant, who, formula, frozenset(terms.variables([formula])), formula.sexpr())
+            Line(invariant, who, formula, frozenset(terms.variables([formula])))
             for invariant in SPECIFICATION
             for who, formula in invariant.everywhere(self.state)
         )
@@ -73,7 +72,7 @@ class Proofs:
     @cached_property
     def invariant(self) -> Hypotheses:
         """All lines of the specification hold."""
-        return Hypotheses.of(*(line.formula for line in self.lines))
+        return Hypotheses(both(*(line.formula for line in self.lines)))
 
     @cached_property
     def start(self) -> View:
@@ -110,6 +109,11 @@ class Proofs:
                 moves.append(move)
         return tuple(moves)
 
+    @cached_property
+    def _configured(self) -> Hypotheses:
+        """What is known before anything has happened."""
+        return Hypotheses(both(self.lines[0].formula, self._numbers_differ()))
+
     def _without(self, absent: tuple[str, ...]) -> Hypotheses:
         """The invariant where some are not looked at."""
         found = self._reduced.get(absent)
@@ -124,7 +128,7 @@ class Proofs:
             ]
             known = [self.variables.terms[name] == values[name] for name in absent]
             kept = [each for each in formulas if terms.as_constant(each) is not True]
-            found = self._reduced[absent] = Hypotheses.of(*kept, *known)
+            found = self._reduced[absent] = Hypotheses(both(*kept, *known))
         return found
 
     @cached_property
@@ -135,9 +139,7 @@ class Proofs:
 
     def initiation(self, obligation: str) -> Iterator[Condition]:
         """Each line of the obligation's invariant holds at the start."""
-        configured = Hypotheses.of(
-            *(line.formula for line in self.lines[:1]), self._numbers_differ()
-        )
+        configured = self._configured
         for line in self._lines_of(obligation):
             goal = line.invariant.formula(_eyes(self.start, line.who))
             yield Condition(
@@ -160,7 +162,8 @@ class Proofs:
                     move.hypotheses,
                     move.after.of(line.formula),
                     move.transition,
-                    named=f"{move.digest}\0{line.text}",
+                    template=line.formula,
+                    written=move,
                 )
 
     def always(
@@ -176,7 +179,7 @@ class Proofs:
         """A statement that follows from the invariant."""
         hypotheses = self.invariant
         if given is not None:
-            hypotheses = Hypotheses.of(given(self.state), above=self.invariant)
+            hypotheses = Hypotheses(given(self.state), self.invariant)
         for who, goal in Invariant(obligation, words, about, formula).everywhere(self.state):
             yield Condition(obligation, part, words, who, hypotheses, goal)
 
@@ -196,7 +199,6 @@ class Proofs:
         }
         goal = formula(self.state, self.variables.view(primed))
         mentioned = {name for name in terms.variables([goal]) if name.endswith("'")}
-        text = goal.sexpr()
         same = Substitution([(primed[name], self.variables.terms[name]) for name in primed])
         if of is None:
             yield Condition(obligation, part, words, "no change", self.invariant, same.of(goal))
@@ -216,7 +218,8 @@ class Proofs:
                 move.hypotheses,
                 after.of(goal),
                 move.transition,
-                named=f"{move.digest}\0{text}",
+                template=goal,
+                written=move,
             )
 
     def premise(
@@ -230,7 +233,7 @@ class Proofs:
         possible: bool = False,
     ) -> Condition:
         """One statement under the invariant and some hypotheses of its own."""
-        hypotheses = Hypotheses.of(*given, above=self.invariant) if given else self.invariant
+        hypotheses = Hypotheses(both(*given), self.invariant) if given else self.invariant
         return Condition(obligation, part, words, about, hypotheses, goal, possible=possible)
 
     # --- what events do -------------------------------------------------------------------------
@@ -289,10 +292,13 @@ class Move:
             [(variables.terms[name], value) for name, value in self._values.items()]
         )
         above = proofs._without(tuple(sorted(absent)))
-        self.hypotheses = Hypotheses.of(transition.condition, above=above)
+        self.hypotheses = Hypotheses(transition.condition, above)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names what the move does; its condition is among the hypotheses."""
         written = "\0".join(f"{name}\0{value.sexpr()}" for name, value in self._values.items())
-        #: Names what the move does; its condition is among the hypotheses.
-        self.digest = hashlib.sha256(written.encode()).hexdigest()
+        return hashlib.sha256(written.encode()).hexdigest()
 
     def value(self, name: str) -> Term:
         """A variable's value afterwards."""

@@ -20,7 +20,7 @@ from .running import PARAMETERS, Outcome
 from .state import Values
 
 MACHINES = ("request", "transfer", "engine")
-_NOTHING = Hypotheses.of()
+_NOTHING = Hypotheses(terms.TRUE)
 
 
 def s9(p: Proofs) -> Iterator[Condition]:
