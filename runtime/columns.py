@@ -103,6 +103,5 @@ def some(truths: npt.NDArray[np.bool_]) -> bool:
 
 def read_only(array: npt.NDArray[Any]) -> Any:
     """A view of the array through which nothing can be written."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    # A mere view could be made writable again, because the array that it looks at is.
+    return np.asarray(memoryview(array).toreadonly())

@@ -19,7 +19,6 @@ from kvproof.runtime.api import (
     EngineConfig,
     EngineError,
     FinishReason,
-    RejectedCallError,
     RequestOutput,
     ResetResult,
 )
@@ -85,7 +84,8 @@ class Chaos:
         *,
         depth: int = 2,
         blocks: int = 12,
-        connector: Callable[[KVStorage, random.Random, Callable[[], float]], Connector] | None = None,
+        connector: Callable[[KVStorage, random.Random, Callable[[], float]], Connector]
+        | None = None,
         weights: dict[str, float] | None = None,
         **config: Any,
     ) -> None:
@@ -295,9 +295,10 @@ class Chaos:
             core.launch_step()
             core.finish_step()
             self.check()
-            if not core.lifecycle.live and not core.in_flight and not core.lifecycle.finished:
-                if not core.lifecycle.transfers:
-                    break
+            lifecycle = core.lifecycle
+            left = (lifecycle.live, lifecycle.in_flight, lifecycle.finished, lifecycle.transfers)
+            if not any(left):
+                break
             self.now += 0.05
         else:
             raise AssertionError(f"it does not end: {core.holds()} {core.stats()}")
@@ -306,10 +307,7 @@ class Chaos:
         assert not self.clients, self.clients
 
     def close(self) -> None:
-        try:
-            self.core.shutdown(drain=False)
-        except RejectedCallError:
-            pass
+        self.core.shutdown(drain=False)
         self.runner.close()
         if self.connector is not None:
             self.connector.close()

@@ -66,7 +66,7 @@ def test_an_id_is_free_again_when_nothing_of_its_last_life_is_left() -> None:
     bench.assert_undisturbed("a", [3] * 5, 4)
 
 
-# --- ends -------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------------------
 
 
 def stop_at(wanted: int) -> FakeRunner:
@@ -262,7 +262,7 @@ def test_a_launch_that_fails_ends_the_requests_of_that_step() -> None:
     bench.assert_undisturbed("b", [11] * 5, 4)
 
 
-# --- what is refused --------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_an_unknown_policy_is_refused_by_name(policy: str) -> None:
         Bench(policy=policy)
 
 
-# --- looking ----------------------------------------------------------------------------------------
+# --- looking --------------------------------------------------------------------------------------
 
 
 def test_request_info_has_facts_and_transitions_and_no_tokens() -> None:

@@ -1,4 +1,4 @@
-"""The lifecycle is the only owner of writable state; lanes are events; check() sees what is wrong."""
+"""The lifecycle alone writes; lanes are events; check() sees what is wrong."""
 
 from __future__ import annotations
 
@@ -55,10 +55,8 @@ def test_a_write_through_the_view_raises(name: str) -> None:
     column = getattr(engine.view, name)
     with pytest.raises(ValueError, match="read-only"):
         column[0] = 7
-    with pytest.raises(ValueError, match="writ"):
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
         column.flags.writeable = True
-        column[0] = 7
-        raise ValueError("a view was made writable")
 
 
 def test_the_views_stay_read_only_when_room_is_made_for_more_requests() -> None:
@@ -130,7 +128,7 @@ def test_what_is_corrupted_behind_its_back_fails_the_check(what: str) -> None:
         engine.check()
 
 
-# --- lanes and events -------------------------------------------------------------------------------
+# --- lanes and events -----------------------------------------------------------------------------
 
 
 def test_steady_decoding_by_lanes_is_what_the_events_say() -> None:
@@ -139,9 +137,7 @@ def test_steady_decoding_by_lanes_is_what_the_events_say() -> None:
     rows = [running(engine, name, length, length) for name, length in (("a", 3), ("b", 8))]
     launch(engine, rows, [3, 8], [0, 0])
     for step in range(1, 20):
-        grow = [
-            int(engine.view.computed[row] + 1 > engine.view.covered[row] * 4) for row in rows
-        ]
+        grow = [int(engine.view.computed[row] + 1 > engine.view.covered[row] * 4) for row in rows]
         launch(engine, rows, [1, 1], grow)
         settled = engine.settle(step, ids(50 + step, 70 + step))
         engine.check()
@@ -227,7 +223,7 @@ def test_a_failed_row_ends_and_the_others_of_its_step_go_on() -> None:
     engine.check()
 
 
-# --- events -----------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def test_a_refusal_names_request_state_and_event_and_changes_nothing() -> None:

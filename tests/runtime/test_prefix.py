@@ -51,7 +51,7 @@ def test_salt_weights_model_dtype_and_block_size_are_part_of_every_key() -> None
 
 
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="md5.*known are xxh3_128"):
+    with pytest.raises(ValueError, match=r"md5.*known are xxh3_128"):
         BlockHasher("md5", "model", "float32", SIZE)
 
 

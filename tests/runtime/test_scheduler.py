@@ -208,7 +208,7 @@ def test_who_does_not_fit_holds_back_those_behind_it() -> None:
 
 def test_a_prompt_that_can_never_fit_is_refused_at_once_and_leaves_nothing() -> None:
     bench = Bench(blocks=4, max_model_len=30)
-    with pytest.raises(InvalidRequestError, match="17 tokens.*the pool 16 at most"):
+    with pytest.raises(InvalidRequestError, match=r"17 tokens.*the pool 16 at most"):
         bench.add("a", 17)
     with pytest.raises(InvalidRequestError, match="30 tokens"):
         Bench(blocks=30, max_model_len=30).add("b", 30)

@@ -1,0 +1,198 @@
+"""The engine behind its loop: any thread may call, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kvproof.runtime.api import (
+    DuplicateRequestError,
+    EngineClosedError,
+    EngineConfig,
+    EngineFailedError,
+    FinishReason,
+    InvalidRequestError,
+    RequestOutput,
+)
+from kvproof.runtime.engine import Engine
+from kvproof.runtime.fake import FakeRunner, expected_tokens
+from kvproof.runtime.sampling_params import SamplingParams
+from kvproof.statemachine import parse_transition
+
+PATIENCE = 30.0
+
+
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, temperature=0.0)
+
+
+class Fixture:
+    def __init__(self, runner: FakeRunner | None = None, **config: object) -> None:
+        options: dict[str, object] = {
+            "num_blocks": 64, "block_size": 4, "max_model_len": 64, "max_num_seqs": 8,
+            "steps_in_flight": 2, "check": True,
+        }  # fmt: skip
+        self.runner = runner or FakeRunner(64, 4)
+        self.engine = Engine(EngineConfig(**(options | config)), self.runner)  # type: ignore[arg-type]
+        self.outputs: queue.Queue[RequestOutput] = queue.Queue()
+
+    def add(self, name: str, prompt: list[int], tokens: int = 6, **options: object) -> None:
+        self.engine.add_request(
+            name, prompt, greedy(tokens), on_output=self.outputs.put, **options  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def hear(self, *names: str) -> dict[str, list[int]]:
+        heard: dict[str, list[int]] = {name: [] for name in names}
+        open_names = set(names)
+        while open_names:
+            output = self.outputs.get(timeout=PATIENCE)
+            heard[output.request_id] += output.tokens
+            if output.finish_reason is not None:
+                open_names.discard(output.request_id)
+        return heard
+
+
+@pytest.fixture
+def loop() -> Iterator[Fixture]:
+    fixture = Fixture()
+    yield fixture
+    fixture.engine.shutdown(drain=False)
+
+
+def test_many_threads_are_served_at_once(loop: Fixture) -> None:
+    prompts = {f"r{number}": [number] * (number + 1) for number in range(16)}
+    threads = [
+        threading.Thread(target=loop.add, args=(name, prompt)) for name, prompt in prompts.items()
+    ]
+    for thread in threads:
+        thread.start()
+    heard = loop.hear(*prompts)
+    for thread in threads:
+        thread.join()
+    for name, prompt in prompts.items():
+        assert heard[name] == expected_tokens(prompt, 6)
+    assert loop.runner.corruptions == []
+    assert loop.engine.holds() == []
+
+
+def test_errors_reach_the_caller_and_the_loop_goes_on(loop: Fixture) -> None:
+    loop.add("a", [1, 2], 40)
+    with pytest.raises(DuplicateRequestError):
+        loop.add("a", [1, 2])
+    with pytest.raises(InvalidRequestError):
+        loop.add("b", [])
+    with pytest.raises(InvalidRequestError):
+        loop.engine.add_request("c", [1], "greedy", on_output=print)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="No such file"):
+        loop.engine.trace("/nowhere/at/all/trace.jsonl")
+    assert loop.engine.abort("a")
+    assert loop.engine.healthy() == (True, "")
+
+
+def test_calls_on_the_engine_are_answered(loop: Fixture) -> None:
+    loop.add("a", [1] * 5, 50)
+    assert loop.engine.pause("keep").success
+    assert loop.engine.is_paused()
+    assert not loop.engine.reset_prefix_cache()
+    assert loop.engine.reset_prefix_cache(True)
+    assert loop.engine.sleep().success
+    assert loop.engine.is_sleeping()
+    assert loop.engine.weights_changed().success
+    assert loop.engine.wake().success
+    assert loop.engine.resume().success
+    assert loop.hear("a")["a"] == expected_tokens([1] * 5, 50)
+    assert loop.engine.stats().generation_tokens == 50
+
+
+def test_a_waiting_reset_can_be_given_up(loop: Fixture) -> None:
+    loop.add("s", [1, 2, 3], 4, resumable=True)
+    loop.hear("s")
+    loop.add("a", [1] * 5, 50)
+    loop.engine.pause("keep")
+    loop.engine.abort("s")
+    answer = loop.engine.begin_reset(wait=50.0)
+    assert loop.engine.call(lambda: loop.engine.core.lifecycle.engine.pending_reset)
+    assert answer.cancel()
+    loop.add("b", [2] * 5)
+    loop.engine.resume()
+    assert loop.hear("s", "a", "b")["b"] == expected_tokens([2] * 5, 6)
+    assert not loop.engine.call(lambda: loop.engine.core.lifecycle.engine.pending_reset)
+
+
+def test_sessions_work_from_outside(loop: Fixture) -> None:
+    loop.add("s", [1, 2, 3], 4, resumable=True)
+    first = loop.hear("s")["s"]
+    loop.engine.add_chunk("s", [7, 7])
+    second = loop.hear("s")["s"]
+    assert second == expected_tokens([1, 2, 3, *first, 7, 7], 4)
+    assert loop.engine.close_input("s")
+    assert loop.outputs.get(timeout=PATIENCE).finish_reason is FinishReason.STOP
+
+
+def test_a_client_may_call_the_engine_from_its_output(loop: Fixture) -> None:
+    loop.engine.add_request(
+        "a", [1] * 5, greedy(50), on_output=lambda output: loop.engine.abort("a") and None
+    )
+    loop.add("b", [2] * 5)
+    assert loop.hear("b")["b"] == expected_tokens([2] * 5, 6)
+    info = loop.engine.request_info("a")
+    assert info is not None
+    assert info.state == "FINISHED_ABORTED"
+
+
+def test_a_shutdown_drains_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    fixture = Fixture()
+    fixture.add("a", [1] * 5, 30)
+    fixture.engine.shutdown(drain=True)
+    assert fixture.hear("a")["a"] == expected_tokens([1] * 5, 30)
+    assert set(threading.enumerate()) == before
+    with pytest.raises(EngineClosedError):
+        fixture.add("b", [1])
+    fixture.engine.shutdown()
+    assert fixture.engine.healthy()[0] is False
+
+
+def test_a_loop_that_fails_tells_everybody_who_waits() -> None:
+    fixture = Fixture()
+    fixture.add("a", [1] * 5, 60)
+    fixture.engine.pause("keep")
+    reset = fixture.engine.begin_reset(wait=50.0)
+
+    def break_it() -> None:
+        raise RuntimeError("a fault of ours")
+
+    with pytest.raises(EngineFailedError, match="a fault of ours"):
+        fixture.engine.call(break_it)
+    with pytest.raises(EngineFailedError):
+        reset.result(PATIENCE)
+    output = fixture.outputs.get(timeout=PATIENCE)
+    while output.finish_reason is None:
+        output = fixture.outputs.get(timeout=PATIENCE)
+    assert output.finish_reason is FinishReason.ERROR
+    healthy, why = fixture.engine.healthy()
+    assert not healthy
+    assert "a fault of ours" in why
+    with pytest.raises(EngineFailedError):
+        fixture.engine.stats()
+    fixture.engine.shutdown()
+
+
+def test_a_trace_can_be_read_back_and_has_no_tokens(loop: Fixture, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    loop.engine.trace(path)
+    loop.add("a", [424242] * 5, 6)
+    loop.hear("a")
+    loop.engine.trace(None)
+    text = path.read_text()
+    lines = [parse_transition(line) for line in text.splitlines()]
+    assert "424242" not in text
+    events = [line.event for line in lines if line.machine == "request"]
+    assert events[:4] == ["add", "admit", "launch", "launch"]
+    assert events.count("output") == 6
+    assert [line.sequence for line in lines] == list(range(1, len(lines) + 1))
+    step = next(line for line in lines if line.event == "output")
+    assert step.facts["newest_step"] >= step.ask["step"]
