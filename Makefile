@@ -57,8 +57,12 @@ typecheck: venv
 	    -p kvproof.statemachine -p kvproof.runtime -p kvproof.specs | sed 's#^kvproof/##'
 
 # --- vLLM -------------------------------------------------------------------------------------
-test-vllm:
-	@echo "make test-vllm: there is no test against vLLM yet"
+# vLLM pins its dependencies, so it has an environment of its own (some minutes and 3 GB, the first
+# time). With VLLM_TESTS=vllm the long search for faults runs too.
+VLLM_TESTS ?= vllm and not long
+test-vllm: venv
+	$(BIN)/python tests/vllm/make_environment.py .venv-vllm
+	.venv-vllm/bin/python -m pytest -m '$(VLLM_TESTS)' tests/vllm $(PYTEST_ARGS)
 
 # --- the manual -------------------------------------------------------------------------------
 docs: $(VENV)/.docs-installed

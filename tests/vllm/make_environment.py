@@ -79,7 +79,7 @@ def make(directory: Path) -> None:
         finish(VLLM)
     # Always: it is quick, and the list of what kvproof needs changes with its pyproject.toml.
     if (ROOT / "pyproject.toml").exists():
-        run(*pip, "-e", f"{ROOT}[specs]", "pytest", "pytest-timeout")
+        run(*pip, "-e", f"{ROOT}[specs]", "pytest")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""docs/fuzzing.md shows a whole target: it passes as it stands, and finds what is broken in it."""
+
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import pytest
+from kvproof.specs.fuzz import stateful_test
+from kvproof.specs.fuzz.campaign import Budget, search
+
+from . import documented
+
+#: (text of the engine, what stands there instead)
+FORGETS_TO_RELEASE = (
+    "sequence.state = state\n        self.release(sequence)\n",
+    "sequence.state = state\n",
+)
+KEEPS_COMPUTED = ("sequence.table, sequence.computed = [], 0\n", "sequence.table = []\n")
+FREES_TWICE = ("self.free += sequence.table\n", "self.free += sequence.table * 2\n")
+LOSES_VICTIM = ("                self.waiting.appendleft(victim)\n", "")
+ABORT_RAISES = ("if sequence in self.running or sequence in self.waiting:", "if True:")
+
+
+def test_the_documented_engine_breaks_no_rule(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "documented_sound")
+    report = search(module.MyTarget, Budget(seconds=None, operations=4_000))
+    assert [finding.failure.violation for finding in report.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "rules"),
+    [
+        ("release", FORGETS_TO_RELEASE, {"idle-holds-nothing", "progress"}),
+        ("computed", KEEPS_COMPUTED, {"covered", "attended", "no-exception"}),
+        ("twice", FREES_TWICE, {"free-or-held", "counts-are-holders"}),
+        ("victim", LOSES_VICTIM, {"one-container"}),
+        ("abort", ABORT_RAISES, {"no-exception"}),
+    ],
+)
+def test_a_fault_in_the_documented_engine_is_found(
+    tmp_path: Path, name: str, change: tuple[str, str], rules: set[str]
+) -> None:
+    module = documented.load(tmp_path, f"documented_{name}", change)
+    budget = Budget(seconds=None, operations=30_000, findings=1)
+    report = search(module.MyTarget, budget)
+    assert {finding.failure.violation.rule for finding in report.findings} <= rules
+    assert report.findings
+
+
+def test_stateful_test_fails_on_a_broken_engine_and_says_what_happened(tmp_path: Path) -> None:
+    text = documented.source()
+    assert "TestMyEngine = stateful_test(MyTarget)" in text
+    (tmp_path / "test_broken.py").write_text(text.replace(*FREES_TWICE))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    budget = ["--kvproof-examples", "20", "--kvproof-steps", "15"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *budget, str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "FAILED test_broken.py::TestMyEngine" in run.stdout, run.stdout + run.stderr
+    assert re.search("rule (free-or-held|counts-are-holders|attended):", run.stdout)
+    assert "1. A request, r1, arrives" in run.stdout
+
+
+def test_stateful_test_passes_on_a_sound_engine(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "documented_stateful")
+    case = stateful_test(module.MyTarget, examples=5, steps=10)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    assert result.testsRun == 1
+    assert result.wasSuccessful(), result.failures + result.errors

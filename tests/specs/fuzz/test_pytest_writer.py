@@ -1,0 +1,76 @@
+"""A written test stands alone: it fails by itself, for the reason found, without kvproof."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kvproof.specs.fuzz import report as reports
+from kvproof.specs.fuzz.bundle import Bundle, CannotBundleError
+from kvproof.specs.fuzz.campaign import Budget, search
+
+from . import documented
+from .test_documented_target import ABORT_RAISES, FREES_TWICE, LOSES_VICTIM
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("written_twice", FREES_TWICE, "AssertionError: assert"),
+        ("written_victim", LOSES_VICTIM, "AssertionError: assert"),
+        ("written_abort", ABORT_RAISES, "ValueError"),
+    ],
+)
+def test_a_written_test_fails_without_kvproof(
+    tmp_path: Path, name: str, change: tuple[str, str], says: str
+) -> None:
+    module = documented.load(tmp_path, name, change)
+    report = search(module.MyTarget, Budget(seconds=None, operations=30_000, findings=1))
+    folder = tmp_path / "findings"
+    paths = reports.write_tests(report, folder, "kvproof fuzz --target my:MyTarget")
+    (path,) = paths.values()
+    text = path.read_text()
+    imported = [
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+        )
+    ]
+    assert not [name for name in imported if name and name.startswith("kvproof")]
+    assert "Step by step:" in text
+    # -I: neither the current directory nor PYTHONPATH; kvproof's plug-in is left out as well.
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:kvproof",
+            "--rootdir",
+            str(folder),
+            str(path),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert says in run.stdout
+    assert "1 failed" in run.stdout
+
+
+def test_two_definitions_of_one_name_cannot_be_bundled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "bundled_one.py").write_text("from bundled_other import g\nT = 1\ndef f(): g(T)\n")
+    (tmp_path / "bundled_other.py").write_text("T = 2\ndef g(x): return T\n")
+    with pytest.raises(CannotBundleError, match="T is defined in"):
+        Bundle(["bundled_one", "bundled_other"]).need("bundled_one", "f")
