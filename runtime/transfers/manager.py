@@ -151,7 +151,8 @@ class TransferManager:
 
     def hear(self) -> None:
         """What the connector says goes to the lifecycle, in its order."""
-        for signal in self._ask("poll", self.connector.poll, ()):
+        nothing: Sequence[TransferSignal] = ()
+        for signal in self._ask("poll", self.connector.poll, nothing):
             self._hear(signal)
 
     def end_leases(self) -> None:
