@@ -31,7 +31,7 @@ def write(finding: Finding, command: str) -> str:
     test = f"def test_{finding.slug}() -> None:\n{body}\n"
     bundle = Bundle([target.__module__])
     bundle.need(target.__module__, target.__name__)
-    for needed in target.test_needs(failure.settings):
+    for needed in target.needed_by_tests(failure.settings):
         module, _, name = needed.partition(":")
         bundle.need(module, name)
     bundle.need("kvproof.specs.fuzz.target", "Settings")
@@ -42,7 +42,7 @@ def write(finding: Finding, command: str) -> str:
     parts = [
         f'"""{header(finding, command)}"""',
         "from __future__ import annotations",
-        *([target.test_preamble] if target.test_preamble else []),
+        *([target.preamble_of_tests] if target.preamble_of_tests else []),
         "\n".join(imports),
         "",
         test,

@@ -259,7 +259,7 @@ class Target(abc.ABC):
     settles_first: ClassVar[frozenset[str]] = frozenset()
 
     #: Lines that a generated test starts with, before its imports.
-    test_preamble: ClassVar[str] = ""
+    preamble_of_tests: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -270,7 +270,7 @@ class Target(abc.ABC):
         return cls.__name__
 
     @classmethod
-    def test_needs(cls, settings: Settings) -> tuple[str, ...]:
+    def needed_by_tests(cls, settings: Settings) -> tuple[str, ...]:
         """Definitions, as "module:name", that a generated test needs and no name leads to."""
         return ()
 

@@ -116,12 +116,12 @@ class VllmScheduler(Target):
     connectors = ("none", "mock", "offload", "offload-all")
     calls_when_full = frozenset({"abort", "complete", "fail", "lose", "duplicate"})
 
-    test_preamble = """import os
+    preamble_of_tests = """import os
 
 os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGINS="")"""
 
     @classmethod
-    def test_needs(cls, settings: Settings) -> tuple[str, ...]:
+    def needed_by_tests(cls, settings: Settings) -> tuple[str, ...]:
         if settings.connector != "mock":
             return ()
         return (f"{_mock_module()}:MockConnector",)
