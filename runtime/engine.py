@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..statemachine.states import STOPPED
 from .api import (
@@ -33,6 +33,9 @@ from .control import EngineCore
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
 from .sessions import OnOutput, TextFactory
+
+if TYPE_CHECKING:
+    from .llm import LLM
 
 __all__ = ["Engine", "EngineCore"]
 
@@ -75,6 +78,17 @@ class Engine:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kvproof-engine", daemon=True)
         self._thread.start()
+
+    @staticmethod
+    def from_pretrained(model: str | Path, **options: Any) -> LLM:
+        """Load a model by a known name, a directory or a GGUF file, and start its engine.
+
+        options: the fields of `pretrained.EngineOptions`. Needs the extra `runtime`. Raises
+        TypeError or ValueError for a wrong option, ModelError, MemoryError.
+        """
+        from .pretrained import EngineOptions, load_engine
+
+        return load_engine(model, EngineOptions(**options))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -235,6 +249,13 @@ class Engine:
             self._inbox.append((function, answer))
             self._bell.notify()
         return answer.result()
+
+    def _post(self, function: Callable[[], Any]) -> None:
+        """The same without waiting; nothing happens when the loop has stopped."""
+        with self._bell:
+            if self._failure is None and self.core.lifecycle.mode != STOPPED:
+                self._inbox.append((function, Future()))
+                self._bell.notify()
 
     def _refuse_if_over(self) -> None:
         if self._failure is not None:

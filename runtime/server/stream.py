@@ -10,6 +10,7 @@ import asyncio
 import threading
 
 from ..api import RequestOutput
+from ..streams import merged
 
 
 class OutputStream:
@@ -44,12 +45,3 @@ class OutputStream:
                     return self._waiting.pop(0)
                 self._arrived.clear()
             await self._arrived.wait()
-
-
-def merged(earlier: RequestOutput, later: RequestOutput) -> RequestOutput:
-    """Two outputs of one turn as one."""
-    return later._replace(
-        tokens=earlier.tokens + later.tokens,
-        text=earlier.text + later.text,
-        logprobs=earlier.logprobs + later.logprobs,
-    )

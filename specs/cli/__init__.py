@@ -34,6 +34,7 @@ COMMANDS: tuple[Listed, ...] = (
     Listed("fuzz", "Look for faults of an engine; write each as a stand-alone pytest."),
     Listed("conform", "Replay traces against the declaration; say where the first one departs."),
     Listed("demo", "The proofs, then the reset scenario on a served model.", "runtime"),
+    Listed("generate", "Ask a model one prompt; its answer as it comes.", "runtime"),
     Listed("serve", "Serve a model with OpenAI's API over HTTP.", "runtime"),
     Listed("model", "Fetch a model into the cache, list models, export one.", "runtime"),
 )

@@ -69,7 +69,7 @@ def command(
 ) -> int:
     """Serve MODEL with OpenAI's API; Ctrl-C or SIGTERM ends it in good order."""
     from ...runtime.model.errors import ModelError
-    from ...runtime.server.assemble import EngineOptions, assemble
+    from ...runtime.pretrained import EngineOptions, load_engine
     from ...runtime.server.run import serve
     from ...runtime.server.settings import ServerConfig, ServerConfigError
 
@@ -100,23 +100,23 @@ def command(
         )
     except ServerConfigError as error:
         raise typer.BadParameter(str(error)) from error
-    options = EngineOptions(
-        dtype=dtype,
-        device=device,
-        device_blocks=device_blocks,
-        block_size=block_size,
-        host_tier_bytes=int(host_tier_gb * 1e9),
-        max_num_seqs=max_num_seqs,
-        max_batched_tokens=max_batched_tokens,
-        max_model_len=max_model_len,
-        steps_in_flight=steps_in_flight,
-        policy=policy,
-        session_deadline=session_deadline,
-        test_load_delay=test_connector_delay,
-        check=check,
-    )
     try:
-        engine, tokenizer = assemble(model, options)
+        options = EngineOptions(
+            dtype=dtype,
+            device=device,
+            device_blocks=device_blocks,
+            block_size=block_size,
+            host_tier_bytes=int(host_tier_gb * 1e9),
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=max_batched_tokens,
+            max_model_len=max_model_len,
+            steps_in_flight=steps_in_flight,
+            policy=policy,
+            session_deadline=session_deadline,
+            test_load_delay=test_connector_delay,
+            check=check,
+        )
+        engine = load_engine(model, options)
     except (ModelError, MemoryError, ValueError) as error:
         typer.echo(f"kvproof serve: {error}", err=True)
         return exits.USAGE
@@ -124,7 +124,9 @@ def command(
     if test_connector_delay:
         typer.echo(f"TEST CONNECTOR: every load is delayed by {test_connector_delay:g} s", err=True)
     try:
-        serve(engine, tokenizer, config, lambda url: typer.echo(f"serving {model} on {url} "))
+        serve(
+            engine, engine.tokenizer, config, lambda url: typer.echo(f"serving {model} on {url} ")
+        )
     except OSError as error:
         engine.shutdown(False, 0.0)
         typer.echo(f"kvproof serve: {host}:{port}: {error}", err=True)
