@@ -205,6 +205,12 @@ class FakeRunner:
         with self._changed:
             return len(self._queue)
 
+    def touched(self) -> set[int]:
+        """The blocks that a launched step may still read or write: each must have a hold."""
+        with self._changed:
+            tables = [work.batch.tables for work in self._queue]
+        return {block for table in tables for block in table.ravel().tolist() if block >= 0}
+
     def finish(self) -> int:
         """Execute the oldest queued step now and return its number."""
         with self._changed:

@@ -138,6 +138,9 @@ class Chaos:
     def check(self) -> None:
         self.core.lifecycle.check()
         assert self.runner.corruptions == [], self.runner.corruptions
+        counts = self.core.lifecycle.view.counts
+        for block in self.runner.touched():
+            assert counts[block] > 0, f"block {block} has no hold, and a launched step touches it"
         self._look_at_answers()
 
     def add(self) -> None:
