@@ -20,7 +20,13 @@ import numpy as np
 from ..statemachine.facts import EngineFacts
 from ..statemachine.gates import finishes_work, starts_work
 from ..statemachine.lanes import in_flight, length, must_grow
-from ..statemachine.policy import ahead, may_be_victim, must_reclaim_waiting, never_fits
+from ..statemachine.policy import (
+    ahead,
+    may_be_victim,
+    must_reclaim_held_back,
+    must_reclaim_waiting,
+    never_fits,
+)
 from ..statemachine.states import PREEMPTED
 from .columns import COMPUTED, COVERED, DELIVERED, EXPECTS, LIMIT, PROMPT, Int64Array, every, some
 from .events import Outcome
@@ -251,13 +257,17 @@ class Scheduler:
             return
         waiting = waiting[view.covered[waiting] > 0][::-1]
         planned = {start.row for start in plan.starts}
+        held_back = not starts_work(lifecycle.engine) and must_reclaim_held_back(0, 1)
         priority, arrival = view.priority[row], view.arrival[row]
         for other in waiting.tolist():
             if (
                 other not in planned
                 and other not in plan.reclaims
-                and must_reclaim_waiting(
-                    0, 1, view.priority[other], view.arrival[other], priority, arrival
+                and (
+                    held_back
+                    or must_reclaim_waiting(
+                        0, 1, view.priority[other], view.arrival[other], priority, arrival
+                    )
                 )
             ):
                 yield other

@@ -44,6 +44,15 @@ def must_reclaim_waiting(
     return (free < needed) & ahead(for_priority, for_arrival, priority, arrival)
 
 
+def must_reclaim_held_back(free: Number, needed: Number) -> Number:
+    """Whether a resident waiting request that the engine's mode does not admit gives way: to any.
+
+    A pause that waits for all would otherwise wait for ever: what runs for blocks that a waiting
+    request ahead of it holds, and that one for the pause to end.
+    """
+    return free < needed
+
+
 def enough(free: Number, promised: Number, needed: Number) -> Number:
     """Whether no further victim is needed: what STEP holds will give back counts."""
     return free + promised >= needed

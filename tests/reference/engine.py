@@ -193,6 +193,7 @@ class Engine(Scheduler):
         """One try: what was launched is processed, everyone is looked at, then all or nothing."""
         while self.launched:
             Scheduler.finish_step(self)
+        self.forget()
         refusing = self.refusing(force)
         if refusing:
             return ResetAnswer(False, holders=tuple(refusing))

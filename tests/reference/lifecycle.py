@@ -189,11 +189,10 @@ class Lifecycle:
         h, r = holder.facts, request.facts
         if h.covered == 0 or holder is request:
             return False
-        # While a pause waits for all, a waiting request cannot run: nobody may have to wait for it.
-        if h.state == WAITING_FOR_STREAMING_REQ or (
-            h.state == WAITING and not starts_work(self.facts)
-        ):
+        if h.state == WAITING_FOR_STREAMING_REQ:
             return bool(policy.must_reclaim_parked(free, needed))
+        if h.state == WAITING and not starts_work(self.facts):
+            return bool(policy.must_reclaim_held_back(free, needed))
         return h.state == WAITING and bool(
             policy.must_reclaim_waiting(free, needed, h.priority, h.arrival, r.priority, r.arrival)
         )

@@ -53,6 +53,11 @@ def test_a_waiting_request_gives_way_only_to_one_ahead_of_it() -> None:
         assert not policy.must_reclaim_waiting(1, 1, *a, *b)
 
 
+def test_a_waiting_request_that_the_mode_holds_back_gives_way_to_any() -> None:
+    assert policy.must_reclaim_held_back(free=1, needed=2)
+    assert not policy.must_reclaim_held_back(free=2, needed=2)
+
+
 def test_blocks_promised_by_launched_steps_spare_a_second_victim() -> None:
     assert not policy.enough(free=1, promised=0, needed=3)
     assert policy.enough(free=1, promised=2, needed=3)
