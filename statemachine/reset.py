@@ -69,6 +69,22 @@ def forced_event(state: int) -> int:
     return NO_EVENT
 
 
+def sent_event(refusing: int, state: int, resident: bool) -> int:
+    """The event that a reset sends to a request, NO_EVENT for none.
+
+    None at all while anybody refuses: a refused reset lets go of nobody. A reset without the force
+    flag that nobody refuses finds nobody resident.
+    """
+    if refusing > 0 or not resident:
+        return NO_EVENT
+    return forced_event(state)
+
+
+def drops_prefixes(refusing: int) -> bool:
+    """Whether the device's cached prefixes are dropped, after everybody has let go."""
+    return refusing == 0
+
+
 def request_refuses(state: int, resident: bool, force: bool) -> bool:
     """Whether a request's hold refuses the reset."""
     if not resident:
