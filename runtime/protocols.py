@@ -79,7 +79,8 @@ class KVStorage(Protocol):
 class Runner(Protocol):
     """A device that executes steps in the order in which they were launched."""
 
-    kv: KVStorage
+    @property
+    def kv(self) -> KVStorage: ...
 
     def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
         """A row has a new tenant: its sampling parameters and every token known so far.

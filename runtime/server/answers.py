@@ -51,6 +51,39 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+def generated(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The same for a route that generates: one object, or with stream=true events."""
+    whole = {
+        "type": "object",
+        "required": ["id", "object", "created", "model", "choices", "usage"],
+        "properties": {
+            "id": {"type": "string"},
+            "object": {"type": "string"},
+            "created": {"type": "integer"},
+            "model": {"type": "string"},
+            "choices": {"type": "array", "items": {"type": "object"}, "minItems": 1},
+            "usage": {"type": "object"},
+        },
+    }
+    return {
+        200: {
+            "description": "The answer, or with stream=true server-sent events that end in [DONE].",
+            "content": {
+                "application/json": {"schema": whole},
+                "text/event-stream": {"schema": {"type": "string"}},
+            },
+        },
+        **answers(*statuses),
+    }
+
+
+def text(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """200 with a text of that type."""
+    return {
+        200: {"description": "OK", "content": {media_type: {"schema": {"type": "string"}}}},
+    }
+
+
 def front_of(connection: HTTPConnection) -> Front:
     """The model that this app serves."""
     return cast(Front, connection.app.state.front)

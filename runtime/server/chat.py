@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from ..api import TokenLogprobs
-from .answers import answers, check_model, front_of, shown, usage
+from .answers import check_model, front_of, generated, shown, usage
 from .errors import ApiError
 from .fields import ChatBody
 from .front import Front, Generation, now
@@ -21,7 +21,7 @@ from .security import tenant_of
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", responses=answers(400, 401, 404, 408, 409, 413, 429, 503))
+@router.post("/v1/chat/completions", responses=generated(400, 401, 404, 408, 409, 413, 429, 503))
 async def chat_completions(body: ChatBody, request: Request) -> Response:
     """Answer a conversation."""
     front = front_of(request)
@@ -69,7 +69,9 @@ class _Answer:
         self._generation = generation
 
     async def whole(self) -> dict[str, Any]:
-        text, tokens, positions, last = "", [], [], None
+        text, last = "", None
+        tokens: list[int] = []
+        positions: list[TokenLogprobs] = []
         async for delta in self._generation.deltas():
             text += delta.text
             tokens.extend(delta.tokens)

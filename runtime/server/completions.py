@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from ..api import TokenLogprobs
 from ..model.tokenizer import Tokenizer
-from .answers import answers, check_model, front_of, shown, usage
+from .answers import check_model, front_of, generated, shown, usage
 from .errors import ApiError
 from .fields import CompletionBody
 from .front import Delta, Front, Generation, now
@@ -23,7 +23,7 @@ from .security import tenant_of
 router = APIRouter()
 
 
-@router.post("/v1/completions", responses=answers(400, 401, 404, 408, 409, 413, 429, 503))
+@router.post("/v1/completions", responses=generated(400, 401, 404, 408, 409, 413, 429, 503))
 async def completions(body: CompletionBody, request: Request) -> Response:
     """Continue one or several prompts."""
     front = front_of(request)

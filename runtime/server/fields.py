@@ -175,8 +175,8 @@ class CompletionBody(GenerationBody):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return self.prompt  # type: ignore[return-value]
+            return [self.prompt]
+        return self.prompt
 
 
 class TextPart(Body):

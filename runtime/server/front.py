@@ -82,8 +82,10 @@ class Front:
         if len(text) > most * self._longest:
             raise too_long(f"more than {most}", most)
         if len(text) <= _SHORT_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens).tolist()
-        return await self.call(lambda: self.tokenizer.encode(text, add_special_tokens).tolist())
+            tokens = self.tokenizer.encode(text, add_special_tokens)
+        else:
+            tokens = await self.call(self.tokenizer.encode, text, add_special_tokens)
+        return list(tokens.tolist())
 
     def check_prompt(self, tokens: Sequence[int], params: SamplingParams) -> None:
         """Raises ApiError for a prompt that no engine of this model could take."""

@@ -144,13 +144,13 @@ def _protocol(config: ServerConfig) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE or not self.conn.trailing_data[0]:
-                self._headers_due = _stopped(self._headers_due)
+                self._headers_came()
             else:
                 self._expect_headers()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._headers_due = _stopped(self._headers_due)
-            self._reading_due = _stopped(self._reading_due)
+            self._headers_came()
+            _stop_timer(self._reading_due)
             super().connection_lost(exc)
 
         def pause_writing(self) -> None:
@@ -160,7 +160,11 @@ def _protocol(config: ServerConfig) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._reading_due = _stopped(self._reading_due)
+            _stop_timer(self._reading_due)
+
+        def _headers_came(self) -> None:
+            _stop_timer(self._headers_due)
+            self._headers_due = None
 
         def _expect_headers(self) -> None:
             if self._headers_due is None:
@@ -171,6 +175,6 @@ def _protocol(config: ServerConfig) -> type[H11Protocol]:
     return Protocol
 
 
-def _stopped(timer: asyncio.TimerHandle | None) -> None:
+def _stop_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from .answers import answers, check_model, front_of
+from .answers import text as text_answer
 from .errors import ApiError
 from .fields import DetokenizeBody, TokenizeBody
 from .front import now
@@ -107,7 +108,7 @@ async def load(request: Request) -> dict[str, int]:
     return {"server_load": limits.live, "queued": limits.queued}
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, responses=text_answer("text/plain"))
 async def metrics(request: Request) -> Response:
     """Prometheus' text format."""
     front = front_of(request)

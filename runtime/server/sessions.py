@@ -112,7 +112,7 @@ class Session:
     def _reason(self, output: RequestOutput) -> str:
         assert output.finish_reason is not None
         if output.finish_reason is not FinishReason.TURN:
-            return output.finish_reason.value
+            return str(output.finish_reason.value)
         limit = self._limits.get(output.turn)
         return "length" if limit is not None and self._turn_tokens >= limit else "stop"
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import IO
 
 from .client import Api, DemoError
 
@@ -37,7 +38,7 @@ def served(model: str, options: list[str]) -> Iterator[Api]:
                 process.stdout.close()
 
 
-def _url(process: subprocess.Popen[str], said: tempfile._TemporaryFileWrapper[str]) -> str:
+def _url(process: subprocess.Popen[str], said: IO[str]) -> str:
     """The address, from the line that the server prints when it answers."""
     assert process.stdout is not None
     for line in process.stdout:

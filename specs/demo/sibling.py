@@ -48,7 +48,7 @@ class _Session:
         return [token for event in events for token in event.get("token_ids", ())]
 
     def _until(self, kind: str) -> list[dict[str, Any]]:
-        events = []
+        events: list[dict[str, Any]] = []
         while not events or events[-1]["type"] != kind:
             try:
                 event = json.loads(self._socket.recv(timeout=PATIENCE))

@@ -1,0 +1,59 @@
+"""32 clients and an operator at once: no 500, no wrong or lost token, all free at the end."""
+
+import asyncio
+import sys
+
+import pytest
+
+from .fake_device import corruptions, fake_engine
+from .load import Load
+from .serving import Served, Servers
+from .texts import byte_tokenizer
+
+
+def run(served: Served, seconds: float, seed: int) -> None:
+    figures = asyncio.run(Load(served.url, seconds, seed).run())
+    sys.stdout.write(f"\n{figures}\n")
+    assert figures.faults == []
+    for kind in ("stream", "answer", "turn", "left", "reset", "pause"):
+        assert figures.done[kind] > 0, kind
+    with served.client() as client:
+        client.post("/abort_requests")  # parked sessions
+        for _ in range(2000):
+            if client.get("/debug/holds").json() == {"holds": []}:
+                break
+        stats = client.get("/debug/stats").json()
+        assert stats["blocks_free"] == stats["blocks_total"]
+        assert stats["waiting"] == stats["running"] == stats["blocked"] == 0
+        assert stats["parked_sessions"] == 0
+        assert client.get("/load").json() == {"server_load": 0, "queued": 0}
+        assert client.get("/health").status_code == 200
+        assert 'status="500"' not in client.get("/metrics").text
+    assert corruptions(served.engine) == []
+
+
+@pytest.fixture
+def busy():
+    """Too few blocks for all, two steps in flight, loads that take their time."""
+    tokenizer = byte_tokenizer()
+    engine = fake_engine(
+        tokenizer,
+        num_blocks=96,
+        max_num_seqs=16,
+        max_model_len=512,
+        steps_in_flight=2,
+        tier_bytes=1 << 19,
+        load_delay=0.02,
+    )
+    servers = Servers()
+    yield servers.around(engine, tokenizer, dev=True)
+    servers.end()
+
+
+def test_ten_seconds_of_load_lose_nothing(busy):
+    run(busy, 10, seed=1)
+
+
+@pytest.mark.long
+def test_two_minutes_of_load_lose_nothing(busy):
+    run(busy, 120, seed=2)
