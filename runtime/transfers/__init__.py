@@ -1,9 +1,10 @@
 """Tiers behind the device's KV blocks: the host tier, and a connector that goes wrong on command.
 
-Read `host` first; `index` says which blocks the tier keeps, `testing` what can go wrong.
+Read `manager` for what the engine does, then `host`; `index` says which blocks the tier keeps,
+`testing` what can go wrong.
 """
 
 from .host import HostTier
-from .testing import Fault, FaultyConnector, OnCancel, random_faults
+from .testing import Fault, FaultyConnector, OnCancel, delayed_loads, random_faults
 
-__all__ = ["Fault", "FaultyConnector", "HostTier", "OnCancel", "random_faults"]
+__all__ = ["Fault", "FaultyConnector", "HostTier", "OnCancel", "delayed_loads", "random_faults"]

@@ -190,7 +190,7 @@ class TransferManager:
         open_blocks = sum(
             len(record.blocks) for record in lifecycle.open_transfers() if record.kind != LOAD
         )
-        room = lifecycle.config.num_blocks // STORE_SHARE - open_blocks
+        room = max(1, lifecycle.config.num_blocks // STORE_SHARE) - open_blocks
         while room > 0 and self._to_store:
             batch = self._next_batch(min(room, STORE_BLOCKS))
             if not batch:
@@ -229,8 +229,7 @@ class TransferManager:
         try:
             start(record.number, record.keys, record.blocks)
         except Exception:
-            _log.exception("transfer %d could not be started", record.number)
-            self.errors["start"] += 1
+            self._failed("start")
             self._lifecycle.transfer(record.number, CANCEL)
             return
         self._lifecycle.transfer(record.number, BEGIN)
@@ -303,6 +302,12 @@ class TransferManager:
         try:
             return call()
         except Exception:
-            self.errors[name] += 1
-            _log.exception("the connector's %s failed", name)
+            self._failed(name)
             return otherwise
+
+    def _failed(self, call: str) -> None:
+        """A connector that is down is reported the 1st, 2nd, 4th, 8th, … time."""
+        self.errors[call] += 1
+        count = self.errors[call]
+        if count & (count - 1) == 0:
+            _log.exception("the connector's %s has failed %d times", call, count)

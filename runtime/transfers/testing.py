@@ -336,3 +336,9 @@ def random_faults(rng: random.Random, rate: float = 0.5) -> Chooser:
         )
 
     return choose
+
+
+def delayed_loads(seconds: float) -> Chooser:
+    """Every load begins that much later, and nothing else goes wrong: what a demo needs."""
+    fault = Fault(delay=seconds)
+    return lambda transfer, is_load, blocks: fault if is_load else NO_FAULT

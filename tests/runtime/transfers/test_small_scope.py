@@ -153,7 +153,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["silent", "finish", "torn", "lost"])
 def test_every_order_of_three_operations_ends_well(fault: str) -> None:
     assert explore(FAULTS[fault], 3) > 30
 

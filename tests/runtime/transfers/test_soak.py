@@ -134,14 +134,14 @@ def soak(seeds: range, operations: int, rate: float, **options: Any) -> Counter[
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("rate", [0.0, 0.7])
 def test_every_token_is_right_and_nothing_is_left(depth: int, rate: float) -> None:
-    done = soak(range(4), 500, rate, depth=depth)
+    done = soak(range(3), 400, rate, depth=depth)
     assert done["loaded"] > 0
     if rate:
         assert all(done[fault] for fault in ("delayed", "lost", "late", "repeated", "truncated"))
 
 
 def test_a_policy_that_fails_requests_ends_them_and_leaves_nothing() -> None:
-    done = soak(range(4), 500, 0.9, load_failure_policy="fail")
+    done = soak(range(2), 500, 0.9, load_failure_policy="fail")
     assert done["finish error"] > 0
 
 
