@@ -63,6 +63,20 @@ def test_a_waiting_pause_readmits_what_was_preempted() -> None:
         bench.assert_undisturbed(name, [10 + number] * 7, 9)
 
 
+def test_a_waiting_pause_is_not_held_up_by_a_session_that_waits_with_blocks() -> None:
+    bench = Bench(blocks=5, max_num_seqs=1)
+    bench.add("chat", 9, 4, resumable=True)
+    bench.run(lambda: bench.state("chat") == PARKED)
+    bench.add("other", 4, 7)
+    bench.run(lambda: bench.state("other") == "RUNNING")
+    bench.chunk("chat", [1])
+    assert bench.lifecycle.view.covered[bench.row("chat")] > 0
+    answer = bench.core.pause("wait")
+    bench.run(answer.done)
+    bench.assert_undisturbed("other", [11] * 4, 7)
+    assert bench.state("chat") == "WAITING"
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_abort_ends_what_runs_and_keeps_what_waits(depth: int) -> None:
     bench = started(depth, max_num_seqs=2)
