@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...statemachine.reset import CLIENT, DONE, ITSELF, PARTIAL, REFUSED
 from ...statemachine.states import (
@@ -10,27 +10,27 @@ from ...statemachine.states import (
     KEEP_ALL,
     LAUNCH,
     LAUNCH_STEP,
-    PAUSE_FAILED,
     PAUSED,
     PAUSING,
     PREEMPTED,
     RESUME,
     RUNNING,
     SLEEP,
-    SLEEP_FAILED,
     SLEEPING,
     START,
     WAITING_FOR_STREAMING_REQ,
-    WAKE_FAILED,
     WAKING,
     WEIGHTS_CHANGED,
+    EngineEvent,
 )
 from ..symbolic import terms
 from ..symbolic.terms import BoolTerm, IntTerm
 from .conditions import Condition
 from .logic import among, both, either, implies, no, same
 from .phrases import OPEN, is_reset, nobody_holds
-from .proofs import Proofs
+from .proofs import Proofs, StepFormula
+from .state import View
+from .system import Transition
 
 ASLEEP = (SLEEPING, WAKING)
 
@@ -172,30 +172,39 @@ def s8(p: Proofs) -> Iterator[Condition]:
 def _failed_calls(p: Proofs) -> Iterator[Condition]:
     """A call that fails leaves mode, memory, cache and admission as they were."""
     s = p.state
-    kept = tuple(
-        name for name in p.variables.state if name not in ("e.mode", "e.pausing", "e.sleep_paused")
-    )
+    sleeping = both(among(s.e.mode, (PAUSING, PAUSED)), s.e.sleep_paused)
     for event, given, mode in (
-        (PAUSE_FAILED, s.e.mode == PAUSING, ACTIVE),
-        (SLEEP_FAILED, both(among(s.e.mode, (PAUSING, PAUSED)), s.e.sleep_paused), ACTIVE),
-        (WAKE_FAILED, s.e.mode == WAKING, SLEEPING),
+        (EngineEvent.PAUSE_FAILED, s.e.mode == PAUSING, ACTIVE),
+        (EngineEvent.SLEEP_FAILED, sleeping, ACTIVE),
+        (EngineEvent.WAKE_FAILED, s.e.mode == WAKING, SLEEPING),
     ):
-        name = p.declaration.machine("engine").table.events(event).name.lower()
+        name = event.name.lower()
         yield p.premise(
             "S8", "failed calls", f"{name} goes back", p.goes(s, "engine", event), given,
             about=name,
         )  # fmt: skip
         yield from p.each(
-            "S8", f"{name} leaves everything as it was before the call",
-            lambda before, after, mode=mode: both(
-                after.e.mode == mode,
-                implies(terms.constant(mode == ACTIVE, "bool"),
-                        both(after.e.pausing == 0, no(after.e.sleep_paused))),
-                implies(terms.constant(mode == SLEEPING, "bool"),
-                        both(after.e.pausing == before.e.pausing,
-                             same(after.e.sleep_paused, before.e.sleep_paused))),
-                *(after.value(*each.split(".")) == before.value(*each.split("."))
-                  for each in kept)),
-            part="failed calls",
-            of=lambda transition, event=event: transition.goes("engine", event),
+            "S8", f"{name} leaves everything as it was before the call", _back_to(p, mode),
+            part="failed calls", of=_goes("engine", event),
         )  # fmt: skip
+
+
+def _back_to(p: Proofs, mode: int) -> StepFormula:
+    """The engine is back in a mode, without the pause if it has one in no other, all else equal."""
+    pause = ("e.pausing", "e.sleep_paused")
+    kept = [name for name in p.variables.state if name not in ("e.mode", *pause)]
+
+    def formula(before: View, after: View) -> BoolTerm:
+        unpaused = both(after.e.pausing == 0, no(after.e.sleep_paused))
+        names = kept if mode == ACTIVE else [*kept, *pause]
+        return both(
+            after.e.mode == mode,
+            unpaused if mode == ACTIVE else terms.TRUE,
+            *(after.value(*name.split(".")) == before.value(*name.split(".")) for name in names),
+        )
+
+    return formula
+
+
+def _goes(machine: str, event: int) -> Callable[[Transition], bool]:
+    return lambda transition: transition.goes(machine, event)

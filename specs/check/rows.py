@@ -7,19 +7,30 @@ in `promises`, and both directions are shown: it goes exactly when it should, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from ...statemachine.answers import GO
-from ..symbolic import terms
+from ...statemachine.answers import GO, IGNORE, REJECT
+from ...statemachine.table import Row
+from ..symbolic import Record, terms
 from ..symbolic.terms import BoolTerm, IntTerm, Term
 from .conditions import Condition, Hypotheses
 from .draft import SUBJECT, Draft
+from .lanes import lanes
 from .logic import both, either, implies, no, same
+from .promises import Case, Formula, Promise
+from .promises_others import ENGINE_PROMISES, TRANSFER_PROMISES
+from .promises_request import PROMISES as REQUEST_PROMISES
 from .proofs import Proofs
 from .running import PARAMETERS, Outcome
-from .state import Values
+from .state import Values, View
 
-MACHINES = ("request", "transfer", "engine")
+PROMISES: Mapping[str, tuple[Promise, ...]] = {
+    "request": REQUEST_PROMISES,
+    "transfer": TRANSFER_PROMISES,
+    "engine": ENGINE_PROMISES,
+}
+MACHINES = tuple(PROMISES)
 _NOTHING = Hypotheses(terms.TRUE)
 
 
@@ -30,6 +41,7 @@ def s9(p: Proofs) -> Iterator[Condition]:
         for event in table.events:
             for state in table.states:
                 yield from _cell(p, machine, int(state), int(event))
+    yield from lanes(p, _NOTHING)
 
 
 def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
@@ -46,6 +58,7 @@ def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition
         "S9", "nothing else", "what does not go changes nothing and commands nothing", where,
         _NOTHING, terms.constant(idle, "bool"),
     )  # fmt: skip
+    yield from _promised(p, machine, state, event, where)
     start = Draft(p.variables, {SUBJECT[machine]: terms.number(state)})
     earlier: list[BoolTerm] = []
     for number, row in table.cell(state, event):
@@ -64,7 +77,58 @@ def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition
                 yield from _effects(p, start, row, outcome, where)
 
 
-def _guard(p: Proofs, at: Draft, function: object, machine: str) -> BoolTerm:
+def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> Iterator[Condition]:
+    """The event goes exactly when its promise says so, and then does what it says."""
+    promise = next(each for each in PROMISES[machine] if each.event == event)
+    outcomes = p.running.cell(machine, state, event)
+    at = p.variables.view({SUBJECT[machine]: terms.number(state)})
+    cases = [case for case in promise.cases if state in case.sources]
+
+    def answered(answer: int) -> BoolTerm:
+        return either(*(each.condition for each in outcomes if each.answer == answer))
+
+    def promised(formula: Formula, answer: int) -> BoolTerm:
+        return formula(at) if cases else terms.constant(promise.elsewhere == answer, "bool")
+
+    yield Condition(
+        "S9", "both directions", "it goes, is refused and is ignored where it should",
+        where, _NOTHING, both(
+            same(answered(GO), either(*(case.when(at) for case in cases))),
+            same(answered(REJECT), promised(promise.rejects, REJECT)),
+            same(answered(IGNORE), promised(promise.ignores, IGNORE)),
+        ),
+    )  # fmt: skip
+    for outcome in outcomes:
+        if outcome.answer == GO:
+            yield Condition(
+                "S9", "both directions", "what goes does what it should, and nothing else", where,
+                _NOTHING, both(*(_kept(p, at, case, outcome) for case in cases)),
+            )  # fmt: skip
+
+
+def _kept(p: Proofs, at: View, case: Case, outcome: Outcome) -> BoolTerm:
+    """The outcome sets what the case says, leaves all other facts, commands what it says."""
+    field = SUBJECT[outcome.machine]
+    record = field.partition(".")[0]
+    dest = outcome.state if case.dest is None else case.dest
+    facts = {field: dest, **{f"{record}.{name}": v for name, v in case.sets(at).items()}}
+    goals = []
+    for name in p.variables.kinds:
+        if name.startswith(f"{record}.") or name in outcome.writes:
+            before = at.value(*name.split("."))
+            wanted: Any = facts.get(name, before)
+            if not terms.is_term(wanted):
+                wanted = terms.constant(int(wanted), p.variables.kinds[name])
+            goals.append(terms.equal(outcome.writes.get(name, before), wanted))
+    commanded = case.commands(at)
+    for position in range(2, 14):
+        bit = 1 << position
+        given = terms.constant(bool(outcome.commands & bit), "bool")
+        goals.append(same(given, commanded.get(bit, terms.FALSE)))
+    return implies(both(outcome.condition, case.when(at)), both(*goals))
+
+
+def _guard(p: Proofs, at: Draft, function: Callable[..., Any], machine: str) -> BoolTerm:
     effect = p.running.effect_of(function, **_records(p, function, machine))
     result = effect.result
     if not terms.is_term(result):
@@ -74,8 +138,8 @@ def _guard(p: Proofs, at: Draft, function: object, machine: str) -> BoolTerm:
     return at.substituted(result)
 
 
-def _records(p: Proofs, function: object, machine: str) -> dict[str, object]:
-    code = function.__code__  # type: ignore[attr-defined]
+def _records(p: Proofs, function: Callable[..., Any], machine: str) -> dict[str, Record]:
+    code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     return {
         name: p.running.records[record]
@@ -84,18 +148,18 @@ def _records(p: Proofs, function: object, machine: str) -> dict[str, object]:
 
 
 def _effects(
-    p: Proofs, start: Draft, row: object, outcome: Outcome, where: str
+    p: Proofs, start: Draft, row: Row, outcome: Outcome, where: str
 ) -> Iterator[Condition]:
     """The row's effects one after the other leave what the compiled cell leaves."""
     draft = start
     results: list[Term | int] = []
-    for function in row.before:  # type: ignore[attr-defined]
+    for function in row.before:
         records = _records(p, function, outcome.machine)
         effect = p.running.effect_of(function, **records)
         result = effect.result
         results.append(draft.substituted(result) if terms.is_term(result) else result or 0)
         draft = draft.after(effect)
-    dest = row.dest  # type: ignore[attr-defined]
+    dest = row.dest
     if dest is not None:
         draft = draft.put(**{SUBJECT[outcome.machine].replace(".", "__"): terms.number(int(dest))})
     values: Values = draft.values

@@ -7,6 +7,7 @@ them are in `invariants` and `contents`; S9, which is about the tables alone, is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 
 from ...statemachine.states import (
     ABSENT,
@@ -27,11 +28,13 @@ from ...statemachine.states import (
     WAITING_FOR_REMOTE_KVS,
     WAITING_FOR_STREAMING_REQ,
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+    EngineEvent,
     RequestEvent,
     RequestState,
     TransferEvent,
 )
 from ..symbolic import terms
+from ..symbolic.terms import BoolTerm
 from .conditions import Condition
 from .logic import among, both, either, implies, no, same
 from .phrases import ENDED, OPEN, holds, is_reset, nobody_holds, nobody_touches
@@ -135,32 +138,29 @@ def _late_signals(p: Proofs) -> Iterator[Condition]:
     s = p.state
     T, R = TransferEvent, RequestEvent  # noqa: N806
     over = (ABSENT, *ENDED)
-    for event in (T.BEGIN, T.LAND, T.FAIL, T.CANCEL, T.FENCE, T.GIVE_UP, T.LEASE_OVER):
-        yield p.premise(
-            "S3", "late signals", f"a late {event.name.lower()} changes nothing",
-            no(p.goes(s, "transfer", event)), among(s.t.state, over), about=event.name.lower(),
-        )  # fmt: skip
-    for event in (T.BEGIN, T.LAND, T.FAIL, T.CANCEL, T.GIVE_UP, T.LEASE_OVER):
-        yield p.premise(
-            "S3", "late signals", f"in quarantine a {event.name.lower()} changes nothing",
-            no(p.goes(s, "transfer", event)), s.t.state == QUARANTINED, about=event.name.lower(),
-        )  # fmt: skip
-    for event in (R.TRANSFER_LANDED, R.TRANSFER_FAILED):
-        yield p.premise(
-            "S3", "late signals", f"{event.name.lower()} of a transfer that it does not wait for "
-            "changes nothing", no(p.goes(s, "request", event)), s.r.waits_for != s.ask.transfer,
-            about=event.name.lower(),
-        )  # fmt: skip
-    for event in (R.PUBLISH, R.OUTPUT, R.STOP):
-        yield p.premise(
-            "S3", "late signals", f"{event.name.lower()} of a stale step changes nothing",
-            no(p.goes(s, "request", event)), s.ask.step <= s.r.stale_step,
-            about=event.name.lower(),
-        )  # fmt: skip
-    yield p.premise(
-        "S3", "late signals", "a step is processed once, in its order",
-        no(p.goes(s, "engine", 5)), s.engine_ask.step != s.e.processed + 1, about="step_processed",
-    )  # fmt: skip
+    ends = (T.BEGIN, T.LAND, T.FAIL, T.CANCEL, T.GIVE_UP, T.LEASE_OVER)
+
+    def unmoved(machine: str, event: IntEnum, words: str, given: BoolTerm) -> Condition:
+        name = event.name.lower()
+        goal = no(p.goes(s, machine, int(event)))
+        return p.premise(
+            "S3", "late signals", f"{name} {words} changes nothing", goal, given, about=name
+        )
+
+    for signal in (*ends, T.FENCE):
+        yield unmoved("transfer", signal, "that comes late", among(s.t.state, over))
+    for signal in ends:
+        yield unmoved("transfer", signal, "in quarantine", s.t.state == QUARANTINED)
+    for told in (R.TRANSFER_LANDED, R.TRANSFER_FAILED):
+        yield unmoved("request", told, "of another transfer", s.r.waits_for != s.ask.transfer)
+    for output in (R.PUBLISH, R.OUTPUT, R.STOP):
+        yield unmoved("request", output, "of a stale step", s.ask.step <= s.r.stale_step)
+    yield unmoved(
+        "engine",
+        EngineEvent.STEP_PROCESSED,
+        "out of order",
+        s.engine_ask.step != s.e.processed + 1,
+    )
 
 
 def s4(p: Proofs) -> Iterator[Condition]:

@@ -166,8 +166,10 @@ class View:
             for each, value in arguments.items()
         }
         result = running.effect(module, name, **given).result
+        if result is None:
+            raise TypeError(f"{module}.{name} returns nothing")
         if not terms.is_term(result):
-            return terms.constant(result, "bool" if isinstance(result, bool) else "int")
+            return terms.constant(int(result), "bool" if isinstance(result, bool) else "int")
         pairs = [(given[each], value) for each, value in arguments.items() if terms.is_term(value)]
         for variable, kind in terms.variables([result]).items():
             record, _, field = variable.partition(".")

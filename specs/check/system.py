@@ -328,7 +328,7 @@ class System:
         return self.running.records["held"]
 
     def _finished(self, action: str, draft: Draft) -> Transition:
-        absent = {}
+        absent: dict[str, Term] = {}
         if terms.same(draft.view().r2.state, terms.number(0)):
             absent |= self.variables.second_request()
         if terms.same(draft.view().t2.state, terms.number(0)):
