@@ -8,7 +8,7 @@ with the right tokens and nothing held: so none of them is a dead end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from kvproof.runtime.engine import EngineCore
 from kvproof.runtime.fake import FakeRunner, expected_tokens
 from kvproof.runtime.holds import BlockLedger, StepHold
 from kvproof.runtime.prefix import PrefixIndex
+from kvproof.runtime.protocols import Connector
 from kvproof.runtime.sampling_params import SamplingParams
 from kvproof.statemachine import RequestState
 
@@ -34,15 +35,20 @@ OPERATIONS = (
 class World:
     """One engine with its three requests, and what can be done to it."""
 
+    operations: tuple[str, ...] = OPERATIONS
+
     def __init__(self) -> None:
+        self.now = 0.0
+        self.runner = FakeRunner(5, 2, manual=True)
         self.core = EngineCore(
             EngineConfig(
                 num_blocks=5, block_size=2, max_model_len=10, max_num_seqs=3,
                 max_batched_tokens=6, steps_in_flight=2,
             ),
-            FakeRunner(5, 2, manual=True),
+            self.runner,
+            self.connector(),
+            clock=lambda: self.now,
         )  # fmt: skip
-        self.runner: FakeRunner = self.core.runner  # type: ignore[assignment]
         self.clients = {name: Heard(list(prompt)) for name, prompt in PROMPTS.items()}
         self.chunks = 0
         self.closed = False
@@ -51,6 +57,17 @@ class World:
                 name, prompt, SamplingParams(max_tokens=TOKENS[name], temperature=0.0),
                 on_output=self.clients[name], resumable=name == "s",
             )  # fmt: skip
+
+    def connector(self) -> Connector | None:
+        """The tier behind the device, if the world has one."""
+        return None
+
+    def busy(self) -> bool:
+        """Whether something has not ended yet that will."""
+        return self.core.lifecycle.live > 0
+
+    def close(self) -> None:
+        """The world is looked at no longer."""
 
     def possible(self, operation: str) -> bool:
         if operation == "launch":
@@ -135,7 +152,7 @@ class World:
                     self.do("close")
             self.core.tick()
             launched = self.core.launch_step()
-            if not self.core.finish_step() and not launched and not self.core.lifecycle.live:
+            if not self.core.finish_step() and not launched and not self.busy():
                 break
         self.check()
         for name, client in self.clients.items():
@@ -146,22 +163,22 @@ class World:
         assert self.core.lifecycle.ledger.pool.free == 5
 
 
-def replay(path: tuple[str, ...]) -> World:
-    world = World()
+def replay(path: tuple[str, ...], make: Callable[[], World] = World) -> World:
+    world = make()
     for operation in path:
         world.do(operation)
     return world
 
 
-def explore(depth: int) -> tuple[int, int]:
+def explore(depth: int, make: Callable[[], World] = World) -> tuple[int, int]:
     """Go through every state up to that depth. Returns how many there are, and transitions."""
-    seen = {World().picture()}
+    seen: set[tuple[object, ...]] = set()
     frontier: list[tuple[str, ...]] = [()]
     transitions = 0
     for _ in range(depth):
         following = []
         for path in frontier:
-            for operation, world in _successors(path):
+            for operation, world in _successors(path, make):
                 transitions += 1
                 picture = world.picture()
                 if picture not in seen:
@@ -173,15 +190,16 @@ def explore(depth: int) -> tuple[int, int]:
                         world.finish_everybody()
                     except AssertionError as error:
                         raise AssertionError(f"after {', '.join(step)}: {error}") from error
+                world.close()
         frontier = following
     return len(seen), transitions
 
 
-def _successors(path: tuple[str, ...]) -> Iterator[tuple[str, World]]:
-    world = replay(path)
-    for operation in [each for each in OPERATIONS if world.possible(each)]:
+def _successors(path: tuple[str, ...], make: Callable[[], World]) -> Iterator[tuple[str, World]]:
+    world = replay(path, make)
+    for operation in [each for each in world.operations if world.possible(each)]:
         # The first one goes on from the world that is there already.
-        here, world = world or replay(path), None  # type: ignore[assignment]
+        here, world = world or replay(path, make), None  # type: ignore[assignment]
         here.do(operation)
         yield operation, here
 
