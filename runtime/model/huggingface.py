@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,9 @@ from safetensors import SafetensorError, safe_open
 from .checkpoint import expected_shapes
 from .config import ModelConfig, from_huggingface
 from .errors import ModelFileError
+from .json_file import read_json
 
 _FLOATS = {"F32", "BF16", "F16"}
-
-
-def read_json(path: Path, required: bool = True) -> dict[str, Any]:
-    """A JSON object; {} if the file is absent and not required. Raises ModelFileError."""
-    if not path.is_file():
-        if required:
-            raise ModelFileError(path, "no such file")
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelFileError(path, f"not readable as JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ModelFileError(path, "not a JSON object")
-    return values
 
 
 def read_config(directory: Path) -> ModelConfig:

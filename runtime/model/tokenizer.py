@@ -13,7 +13,7 @@ import tokenizers
 
 from .chat import ChatTemplate, Message
 from .errors import ChatTemplateError, ModelFileError
-from .huggingface import read_json
+from .json_file import read_json
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
