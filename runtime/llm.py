@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from .api import EngineConfig, EngineError, InvalidRequestError, RequestOutput, SessionError
 from .engine import Engine
+from .model.load import LoadedModel
 from .model.text import TextStream
-from .model.tokenizer import Tokenizer
 from .progress import Progress
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
@@ -36,18 +36,20 @@ class LLM(Engine):
         config: EngineConfig,
         runner: Runner,
         connector: Connector | None,
-        tokenizer: Tokenizer,
-        eos_token_ids: Iterable[int] = (),
+        model: LoadedModel,
     ) -> None:
+        tokenizer = model.tokenizer
+        self.model = model
         self.tokenizer = tokenizer
         self._numbers = itertools.count(1)
         super().__init__(
             config,
             runner,
             connector,
-            eos_token_ids=eos_token_ids,
+            eos_token_ids=model.config.eos_token_ids,
             text=lambda params: TextStream(tokenizer, params.stop, params.min_tokens),
-            vocabulary=tokenizer.vocab_size,
+            # Not the tokenizer's, which may be smaller: what was sampled may be sent again.
+            vocabulary=model.config.vocab_size,
         )
 
     def encode(self, prompt: Prompt) -> Int32Array | Sequence[int]:

@@ -107,7 +107,7 @@ def load_engine(model: str | Path, options: EngineOptions) -> LLM:
     runner = TorchRunner(loaded, config.num_blocks, config.block_size)
     try:
         tier = _tier(runner, options)
-        return LLM(config, runner, tier, loaded.tokenizer, loaded.config.eos_token_ids)
+        return LLM(config, runner, tier, loaded)
     except BaseException:
         runner.close()
         raise
