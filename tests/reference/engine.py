@@ -194,12 +194,13 @@ class Engine(Scheduler):
         while self.launched:
             Scheduler.finish_step(self)
         self.forget()
-        refusing = self.refusing(force)
-        if refusing:
-            return ResetAnswer(False, holders=tuple(refusing))
-        self.let_everything_go()
-        cleared = reset.clears_tier(0, connector) and self.clear_tier()
-        outcome = reset.outcome(0, connector, cleared)
+        holders = tuple(self.refusing(force))
+        refusing = len(holders)
+        self.let_everything_go(refusing)
+        cleared = reset.clears_tier(refusing, connector) and self.clear_tier()
+        outcome = reset.outcome(refusing, connector, cleared)
+        if outcome == ResetOutcome.REFUSED:
+            return ResetAnswer(False, holders=holders)
         tiers = ("device", "connector") if cleared else ("device",)
         return ResetAnswer(outcome == ResetOutcome.DONE, tiers)
 
@@ -221,13 +222,15 @@ class Engine(Scheduler):
             if reset.transfer_refuses(transfer.facts.state)
         ]
 
-    def let_everything_go(self) -> None:
-        """What a forced reset and a sleep do to requests and prefixes; last first."""
+    def let_everything_go(self, refusing: int = 0) -> None:
+        """What a reset and a sleep do to requests, last first, and to prefixes, if none refuses."""
         for request in reversed(self.live()):
-            event = reset.forced_event(request.facts.state)
+            facts = request.facts
+            event = reset.sent_event(refusing, facts.state, facts.covered > 0)
             if event != reset.NO_EVENT:
                 self.fire(request, RequestEvent(event), forced=event == PREEMPT)
-        self.pool.drop_prefixes()
+        if reset.drops_prefixes(refusing):
+            self.pool.drop_prefixes()
 
     def clear_tier(self) -> bool:
         """The connector's tier is cleared. False: it could not be."""

@@ -125,6 +125,15 @@ def test_the_outcome_follows_from_who_refuses_and_what_the_tier_says(
         assert outcome is (ResetOutcome.PARTIAL if partial else ResetOutcome.DONE)
 
 
+def test_a_refused_reset_sends_nothing_to_anybody_and_drops_no_prefix() -> None:
+    for state, resident in itertools.product(LIVE, (False, True)):
+        assert reset.sent_event(1, state, resident) == reset.NO_EVENT
+        sent = reset.forced_event(state) if resident else reset.NO_EVENT
+        assert reset.sent_event(0, state, resident) == sent
+    assert reset.drops_prefixes(refusing=0)
+    assert not reset.drops_prefixes(refusing=1)
+
+
 def test_a_refused_reset_does_not_touch_the_tier() -> None:
     assert reset.clears_tier(refusing=0, tier_asked=True)
     assert not reset.clears_tier(refusing=1, tier_asked=True)

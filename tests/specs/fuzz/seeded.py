@@ -423,5 +423,6 @@ class SleepsWhileHeld(ObservedEngine):
     def holds_left(self) -> int:
         return 0
 
-    def let_everything_go(self) -> None:
-        self.pool.drop_prefixes()
+    def let_everything_go(self, refusing: int = 0) -> None:
+        if not refusing:
+            self.pool.drop_prefixes()
