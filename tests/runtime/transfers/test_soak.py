@@ -18,6 +18,7 @@ from kvproof.runtime.transfers import FaultyConnector, random_faults
 from kvproof.statemachine import EngineMode
 
 from ..chaos import Chaos
+from ..test_soak import BUSY, SHAPES
 from .engine_harness import PromptTier
 
 TIER_OPERATIONS = {
@@ -111,48 +112,46 @@ class FaultyChaos(Chaos):
         return self.done
 
 
-def soak(seeds: range, operations: int, rate: float, **options: Any) -> Counter[str]:
-    """That many operations for each seed. Returns what was done and what went wrong."""
-    done: Counter[str] = Counter()
-    for seed in seeds:
-        chaos = FaultyChaos(seed, rate, **options)
-        try:
-            chaos.step(operations)
-            done += chaos.end()
-            done += chaos.faulty.counts
-            assert chaos.core.transfers is not None
-            done["quarantines"] += chaos.core.transfers.quarantines
-            done["loaded"] += chaos.core.stats().tier_loaded_bytes
-        except BaseException as error:
-            error.add_note(f"seed {seed}, after {sum(chaos.done.values())} operations")
-            raise
-        finally:
-            chaos.close()
+def soak(seed: int, operations: int, rate: float, **options: Any) -> Counter[str]:
+    """One engine under that many operations. Returns what was done and what went wrong."""
+    weights = TIER_OPERATIONS | (BUSY if seed % 2 else {})
+    shape = SHAPES[seed % len(SHAPES)]
+    chaos = FaultyChaos(seed, rate, **(shape | {"weights": weights} | options))
+    try:
+        chaos.step(operations)
+        done = chaos.end() + chaos.faulty.counts
+        assert chaos.core.transfers is not None
+        done["quarantines"] += chaos.core.transfers.quarantines
+        done["loaded"] += chaos.core.stats().tier_loaded_bytes
+    except BaseException as error:
+        error.add_note(f"seed {seed}, after {sum(chaos.done.values())} operations")
+        raise
+    finally:
+        chaos.close()
     return done
 
 
-@pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("rate", [0.0, 0.7])
-def test_every_token_is_right_and_nothing_is_left(depth: int, rate: float) -> None:
-    done = soak(range(3), 400, rate, depth=depth)
+def test_every_token_is_right_and_nothing_is_left(rate: float) -> None:
+    done = Counter[str]()
+    for seed in range(12):
+        done += soak(seed, 250, rate)
     assert done["loaded"] > 0
     if rate:
         assert all(done[fault] for fault in ("delayed", "lost", "late", "repeated", "truncated"))
 
 
 def test_a_policy_that_fails_requests_ends_them_and_leaves_nothing() -> None:
-    done = soak(range(2), 500, 0.9, load_failure_policy="fail")
+    done = Counter[str]()
+    for seed in range(4):
+        done += soak(seed, 250, 0.9, load_failure_policy="fail")
     assert done["finish error"] > 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(10))
-def test_two_hundred_thousand_operations(part: int) -> None:
-    done = soak(
-        range(100 * part, 100 * part + 20),
-        1000,
-        rate=(0.2, 0.5, 0.8, 1.0)[part % 4],
-        depth=1 + part % 2,
-        blocks=(8, 12, 20)[part % 3],
-    )
-    assert done["quarantines"] > 0
+@pytest.mark.parametrize("seed", range(40))
+def test_two_hundred_thousand_operations(seed: int) -> None:
+    """Forty engines, five thousand operations each."""
+    done = soak(1000 + seed, 5000, rate=(0.2, 0.5, 0.8, 1.0)[seed % 4])
+    assert done["reset done"] > 0
+    assert done["delayed"] > 0
