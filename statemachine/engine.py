@@ -223,7 +223,7 @@ ROWS = (
         why="the mode is abort, wait or keep"),
     Row(E.PAUSE, (ACTIVE,), PAUSING, before=(begin_pause,), why="it pauses"),
     Row(E.PAUSE, (PAUSING,), conditions=(same_pause,), answer=IGNORE, why="it is pausing already"),
-    Row(E.PAUSE, (PAUSING,), answer=REJECT, why="a pause of another mode is under way"),
+    Row(E.PAUSE, (PAUSING,), answer=REJECT, why="another pause is under way"),
     Row(E.PAUSE, (PAUSED,), conditions=(paused_by_sleep,), before=(adopt_pause,),
         why="the sleep's pause becomes the client's"),
     Row(E.PAUSE, (PAUSED,), answer=IGNORE, why="it is paused already"),
