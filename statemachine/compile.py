@@ -8,7 +8,6 @@ flat list and a few calls of small functions cost a fraction of a microsecond.
 from __future__ import annotations
 
 import linecache
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
