@@ -13,7 +13,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints
 .PHONY: help venv demo test long lint ruff typecheck test-vllm docs clean
 
 help:
-	@echo "make demo       the lifecycle, and what is proved about it"
+	@echo "make demo       the proofs, then the reset scenario on a served model (minutes)"
 	@echo "make test       the tests (everyday run, below five minutes)"
 	@echo "make long       the tests that take longer"
 	@echo "make lint       ruff, mypy --strict, import contracts"
@@ -21,8 +21,7 @@ help:
 	@echo "make docs       the manual, into site/"
 
 demo: venv
-	$(BIN)/kvproof table
-	$(BIN)/kvproof check
+	$(BIN)/kvproof demo
 
 test: venv
 	$(BIN)/pytest $(PYTEST_ARGS)

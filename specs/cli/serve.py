@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,9 +38,13 @@ def command(
         float, typer.Option(min=1, help="Seconds a session stays parked.")
     ] = 300.0,
     api_key: Annotated[
-        list[str] | None, typer.Option(help="Key of /v1; give it again for more tenants.")
+        list[str] | None,
+        typer.Option(envvar="KVPROOF_API_KEY", help="Key of /v1; give it again for more tenants."),
     ] = None,
-    admin_api_key: Annotated[str | None, typer.Option(help="Opens admin and debug routes.")] = None,
+    admin_api_key: Annotated[
+        str | None,
+        typer.Option(envvar="KVPROOF_ADMIN_API_KEY", help="Opens admin and debug routes."),
+    ] = None,
     dev: Annotated[
         bool, typer.Option(help="Admin and debug routes without a key, loopback only.")
     ] = False,
@@ -57,6 +62,9 @@ def command(
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds until a drain aborts.")
     ] = 30.0,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every transition to this file, for conform.")
+    ] = None,
     test_connector_delay: Annotated[
         float,
         typer.Option(
@@ -121,6 +129,7 @@ def command(
         typer.echo(f"kvproof serve: {error}", err=True)
         return exits.USAGE
     config = dataclasses.replace(config, max_model_len=engine.config.max_model_len)
+    engine.trace(trace)
     if test_connector_delay:
         typer.echo(f"TEST CONNECTOR: every load is delayed by {test_connector_delay:g} s", err=True)
     try:

@@ -1,4 +1,4 @@
-"""The reset scenario of `docs/demo.md`, from the first undisturbed run to the last trial."""
+"""The reset scenario (`docs/demo.md`), from the first undisturbed run to the last trial."""
 
 from __future__ import annotations
 
