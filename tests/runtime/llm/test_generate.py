@@ -293,9 +293,7 @@ def test_an_interrupt_aborts_what_generate_has_started(engine: LLM) -> None:
     assert engine.stats().finished == {"abort": 3, "length": 1}
 
 
-def test_the_bar_is_shown_when_asked_for(
-    engine: LLM, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_bar_is_shown_when_asked_for(engine: LLM, capfd: pytest.CaptureFixture[str]) -> None:
     engine.generate(PROMPTS, GREEDY, progress=True)
     shown = capfd.readouterr().err
     assert "generating" in shown
