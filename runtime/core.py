@@ -19,7 +19,7 @@ import numpy as np
 
 from ..statemachine.errors import RefusedError
 from ..statemachine.gates import clocks_stand_still
-from ..statemachine.lanes import in_flight
+from ..statemachine.lanes import capacity, in_flight
 from ..statemachine.request import REQUEST, container
 from ..statemachine.states import (
     DRAINING,
@@ -117,6 +117,11 @@ class CoreBase:
         #: with neither in a step, nobody need be asked one by one.
         self._stop_tokens: set[int] = set()
         self._texts = 0
+        #: No sequence is longer, whatever its turn allows: the model's length or the pool's. Who
+        #: only outgrows what quarantine has left of the pool gets an error from the scheduler.
+        self._longest = min(
+            config.max_model_len, capacity(config.num_blocks, config.block_size) + 1
+        )
         self._text_failed: list[int] = []
         self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
         self._session_clock = PausableClock(clock)
@@ -431,15 +436,10 @@ class CoreBase:
         self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
     ) -> Iterable[Stop]:
         """Whose turn ends by the token that was just delivered."""
-        hard = self.lifecycle.longest
+        hard = self._longest
         requests = self._requests
         sampled = tokens.tolist()
-        if (
-            not self._texts
-            and self._stop_tokens.isdisjoint(sampled)
-            and every(lengths < limits)
-            and not self.lifecycle.ledger.quarantined_blocks
-        ):
+        if not self._texts and self._stop_tokens.isdisjoint(sampled) and every(lengths < limits):
             return  # nobody need be asked one by one
         for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):
             request = requests[row]

@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from ..statemachine.reset import (
     CLIENT,
     NO_EVENT,
+    drops_prefixes,
     forced_event,
     request_ends_by,
     request_refuses,
+    sent_event,
     transfer_refuses,
 )
 from ..statemachine.states import (
     LOAD,
     PREEMPT,
     QUARANTINED,
+    RECLAIM,
     RESET,
     HoldKind,
     RequestState,
@@ -156,18 +159,23 @@ class Lifecycle(StepLanes):
         assert not self.in_flight, "a reset processes the launched steps first"
         self.engine_event(RESET)
         refused_by = self.refusing(force)
-        if refused_by:
-            return ResetDecision(refused_by)
-        let_go = self.let_go_of_all() if force else ()
-        return ResetDecision(dropped=self.ledger.drop_cached(), let_go=let_go)
+        let_go = self.let_go_of_all(len(refused_by))
+        dropped = self.ledger.drop_cached() if drops_prefixes(len(refused_by)) else 0
+        return ResetDecision(refused_by, dropped, let_go)
 
-    def let_go_of_all(self) -> tuple[int, ...]:
-        """What a forced reset does to its holders, before anything is dropped."""
-        running = list(self._running)[::-1]
-        others = [row for row in self.resident_rows() if self.state_of(row) != RequestState.RUNNING]
-        for row in running:
-            assert forced_event(self.state_of(row)) == PREEMPT
-            self.preempt(row, forced=True)
-        for row in others:
-            self.reclaim(row)
-        return (*running, *others)
+    def let_go_of_all(self, refusing: int = 0) -> tuple[int, ...]:
+        """What a reset does to its holders before anything is dropped: nothing if one refuses.
+
+        Those that run let go last first, so that they come back in order.
+        """
+        rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
+        let_go = []
+        for row in rows:
+            event = sent_event(refusing, self.state_of(row), bool(self.view.covered[row] > 0))
+            if event == PREEMPT:
+                self.preempt(row, forced=True)
+            elif event == RECLAIM:
+                self.reclaim(row)
+            if event != NO_EVENT:
+                let_go.append(row)
+        return tuple(let_go)

@@ -1,0 +1,174 @@
+"""The fuzzer on the engine's core, and the core beside the reference engine of the tests."""
+
+from __future__ import annotations
+
+import unittest
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from kvproof.runtime.holds import BlockLedger
+from kvproof.runtime.scheduler import Scheduler
+from kvproof.specs.fuzz.generation import Generator, RandomDraw, plan
+from kvproof.specs.fuzz.operations import drain
+from kvproof.specs.fuzz.run import Failure, explore
+from kvproof.specs.fuzz.stateful import stateful_test
+from kvproof.specs.fuzz.target import NewRequest, RejectedError, Settings, Snapshot, Target
+from kvproof.specs.fuzz.targets.runtime import RuntimeEngine
+
+from ..reference.target import ReferenceTarget
+
+
+def fuzz(seed: int, operations: int) -> Failure | None:
+    """One run; every second one with an environment that loses and repeats signals."""
+    draw = RandomDraw(seed)
+    generator = Generator(plan(draw, RuntimeEngine, faults=seed % 2 == 0), draw)
+    return explore(RuntimeEngine, generator, operations)[1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_fuzzer_finds_nothing(seed: int) -> None:
+    assert fuzz(seed, 70) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1000, 1400))
+def test_the_fuzzer_finds_nothing_in_long_runs(seed: int) -> None:
+    assert fuzz(seed, 300) is None
+
+
+def first_rule_broken(seeds: int) -> str:
+    """Of so many runs, the rule that the first one that fails has broken."""
+    found = (failure.violation.rule for seed in range(seeds) if (failure := fuzz(seed, 70)))
+    return next(found, "none")
+
+
+def test_the_fuzzer_finds_a_block_that_is_freed_under_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(BlockLedger, "hand_over", lambda ledger, hold: ledger.release(hold.blocks))
+    assert first_rule_broken(30) == "touched-is-held"
+
+
+def test_the_fuzzer_finds_a_scheduler_that_reclaims_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Scheduler, "_reclaimable", lambda scheduler, row, plan: iter(()))
+    assert first_rule_broken(60) in ("progress", "parked-give-way")
+
+
+TestRuntimeEngine = stateful_test(RuntimeEngine, examples=25, steps=30)
+TestRuntimeEngineWithFaults = stateful_test(RuntimeEngine, faults=True, examples=25, steps=30)
+
+
+class BesideTheReference(RuleBasedStateMachine):
+    """The same calls on both engines: what clients see of a call, and of the end, is the same.
+
+    When they step, and whom they preempt, is their own affair.
+    """
+
+    @initialize(blocks=st.integers(4, 10), depth=st.integers(1, 2), running=st.integers(1, 3))
+    def start(self, blocks: int, depth: int, running: int) -> None:
+        chosen = Settings(blocks=blocks, depth=depth, max_running=running, max_length=24)
+        self.engines: tuple[Target, Target] = (RuntimeEngine(chosen), ReferenceTarget(chosen))
+        self.count = 0
+        self.sessions: list[str] = []
+        self.aborted: set[str] = set()
+
+    def both(self, name: str, *arguments: object) -> None:
+        answers = []
+        for engine in self.engines:
+            try:
+                getattr(engine, name)(*arguments)
+                answers.append("taken")
+            except RejectedError:
+                answers.append("rejected")
+        if name != "chunk":
+            assert answers[0] == answers[1], f"{name}{arguments}: {answers}"
+
+    @rule(
+        length=st.integers(1, 26), token=st.integers(1, 3), tokens=st.integers(1, 6),
+        session=st.booleans(), stop_every=st.sampled_from((0, 0, 5)),
+    )  # fmt: skip
+    def add(self, length: int, token: int, tokens: int, session: bool, stop_every: int) -> None:
+        self.count += 1
+        name = f"r{self.count}"
+        prompt = (token,) * length
+        request = NewRequest(name, prompt, tokens, session, stop_every=stop_every)
+        try:
+            self.engines[0].add(request)
+        except RejectedError:
+            # The reference takes it in and ends it at once; here the caller is told by an error.
+            self.engines[1].add(request)
+            view = self.engines[1].snapshot().request(name)
+            assert view is not None
+            assert view.state == "FINISHED_IGNORED"
+            self.aborted.add(name)
+            return
+        self.engines[1].add(request)
+        if session:
+            self.sessions.append(name)
+
+    @rule()
+    def step(self) -> None:
+        for engine in self.engines:
+            if engine.snapshot().steps_in_flight < engine.settings.depth:
+                engine.step()
+
+    @rule()
+    def finish(self) -> None:
+        for engine in self.engines:
+            if engine.snapshot().steps_in_flight:
+                engine.finish_step()
+
+    @precondition(lambda self: self.count > 0)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = f"r{data.draw(st.integers(1, self.count))}"
+        self.aborted.add(name)
+        self.both("abort", name)
+
+    @precondition(lambda self: bool(self.sessions))
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        self.both("close_input", data.draw(st.sampled_from(self.sessions)))
+
+    @rule(mode=st.sampled_from(("keep", "wait")))
+    def pause_and_resume(self, mode: str) -> None:
+        self.both("pause", mode)
+        self.both("resume")
+
+    @rule()
+    def forced_reset(self) -> None:
+        answers = [engine.reset(True, False) for engine in self.engines]
+        assert answers[0].done
+        assert answers[1].done
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engines"):
+            return
+        for name in self.sessions:
+            self.both("close_input", name)
+        ends = [self._end(engine) for engine in self.engines]
+        for name in ends[0]:
+            if name not in self.aborted:
+                assert ends[0][name] == ends[1][name], name
+        for engine in self.engines:
+            engine.close()
+
+    @staticmethod
+    def _end(engine: Target) -> dict[str, tuple[tuple[int, ...], bool]]:
+        drain(engine)
+        now: Snapshot = engine.snapshot()
+        assert not now.holds
+        return {request.id: (request.delivered, request.finished) for request in now.requests}
+
+
+TestBesideTheReference: type[unittest.TestCase] = BesideTheReference.TestCase
+TestBesideTheReference.settings = settings(  # type: ignore[attr-defined]
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
