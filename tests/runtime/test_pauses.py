@@ -120,7 +120,7 @@ def test_pausing_twice_joins_and_pausing_otherwise_is_refused() -> None:
     bench = started()
     first = bench.core.pause("wait")
     same = bench.core.pause("wait")
-    with pytest.raises(RejectedCallError, match="another mode is under way"):
+    with pytest.raises(RejectedCallError, match="another pause is under way"):
         bench.core.pause("keep")
     bench.run(first.done)
     assert same.result(0).success
