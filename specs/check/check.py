@@ -18,8 +18,10 @@ from . import conditions as _conditions
 from .cache import Cache
 from .conditions import DEFAULT_BUDGET, Condition, Decided, Prover, Verdict, worst
 from .declaration import Declaration, standard
+from .fairness import NoWitnessError, joint_witness
 from .obligations import BY_ID, OBLIGATIONS, Obligation
 from .proofs import Proofs
+from .search import DEPTH, rows_taken
 
 #: Told of the progress: how many conditions are decided, of how many, and what is going on.
 Progress = Callable[[int, int, str], None]
@@ -116,6 +118,9 @@ def check(
         if each.condition.obligation == "" and each.verdict is not Verdict.PROVED
     ]
     vacuous += _never_taken(proofs)
+    if not ids:
+        tell(len(asked), len(asked), "looking for scripts that take each row")
+        vacuous += _never_reached(proofs)
     findings = _findings(chosen, decided, proofs, spent)
     rows = sum(
         1
@@ -201,6 +206,25 @@ def _never_taken(proofs: Proofs) -> list[Emptiness]:
                         f"answers {Answer.GO.name} and can never be taken"
                     )
                 )
+    return found
+
+
+def _never_reached(proofs: Proofs) -> list[Emptiness]:
+    """Rows that no script of a tiny instance takes, and a run without which fairness is empty."""
+    taken = rows_taken(proofs.declaration)
+    found = [
+        Emptiness(
+            f"no script of at most {DEPTH} events takes the {machine}'s row {number} "
+            f"({row.trigger.name.lower()}: {row.why})"
+        )
+        for machine in ("request", "transfer", "engine")
+        for number, row in proofs.declaration.machine(machine).table.go_rows()
+        if (machine, number) not in taken
+    ]
+    try:
+        joint_witness(proofs.declaration)
+    except NoWitnessError as error:
+        found.append(Emptiness(f"the fairness assumptions have no run in common: {error}"))
     return found
 
 

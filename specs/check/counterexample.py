@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ...statemachine.answers import Answer
 from ..symbolic import terms
-from ..symbolic.terms import Term
-from .conditions import Decided
+from ..symbolic.terms import BoolTerm, Term
+from .conditions import Condition, Decided
 from .draft import Call
+from .logic import implies
 from .pretty import pretty, value_name
 from .proofs import Proofs
+from .search import breaks, search
 from .system import ENUMS
 
 Number = int | bool | None
@@ -87,6 +88,31 @@ class Counterexample:
         return lines
 
 
+def with_script(proofs: Proofs, failure: Decided, found: Counterexample) -> Counterexample:
+    """The same with the shortest script of events that reaches it, if the search finds one."""
+    statement = _statement(proofs, failure.condition)
+    if statement is None:
+        return found
+    searched = search(proofs.declaration, breaks(statement))
+    script = searched.script.steps if searched.script is not None else None
+    return replace(found, script=script, searched=str(searched))
+
+
+def _statement(proofs: Proofs, condition: Condition) -> BoolTerm | None:
+    """The refuted statement over concrete states; None if it speaks of no state."""
+    if condition.possible or condition.hypotheses.formulas[0] is terms.TRUE:
+        return None
+    if condition.template is not None:
+        statement = condition.template
+    elif condition.hypotheses is proofs.invariant or condition.part == "initiation":
+        statement = condition.goal
+    else:
+        statement = implies(condition.hypotheses.formula, condition.goal)
+    known = proofs.variables.kinds
+    mentioned = [name.rstrip("'") for name in terms.variables([statement])]
+    return statement if all(name in known for name in mentioned) else None
+
+
 def counterexample(proofs: Proofs, failure: Decided) -> Counterexample:
     """What the solver found against a condition."""
     condition = failure.condition
@@ -118,8 +144,8 @@ def counterexample(proofs: Proofs, failure: Decided) -> Counterexample:
         condition.obligation,
         condition.part,
         condition.words,
-        condition.about if transition is None else _who(proofs, condition),
-        _formula(proofs, condition),
+        condition.about if transition is None else _who(condition),
+        _formula(condition),
         transition.action if transition is not None else "",
         tuple(_fired(proofs, call) for call in transition.calls) if transition else (),
         told,
@@ -128,17 +154,13 @@ def counterexample(proofs: Proofs, failure: Decided) -> Counterexample:
     )
 
 
-def _who(proofs: Proofs, condition: Any) -> str:
+def _who(condition: Condition) -> str:
     return "" if condition.part != "consecution" else str(condition.about)
 
 
-def _formula(proofs: Proofs, condition: Any) -> str:
+def _formula(condition: Condition) -> str:
     """The statement itself, before the action's values were put in."""
-    if condition.part == "consecution":
-        for line in proofs.lines:
-            if line.invariant.words == condition.words and line.who == condition.about:
-                return pretty(line.formula)
-    return pretty(condition.goal)
+    return pretty(condition.goal if condition.template is None else condition.template)
 
 
 def _fired(proofs: Proofs, call: Call) -> Fired:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .conditions import Condition
 from .engine_safety import s6, s7, s8
+from .fairness import need
 from .progress import p1, p2, p3, p4, p6
 from .proofs import Proofs
 from .resources import p5
@@ -33,6 +34,7 @@ class Obligation:
         yield from proofs.initiation(self.id)
         yield from proofs.consecution(self.id)
         yield from self.own(proofs)
+        yield from need(proofs, self.id)
 
 
 OBLIGATIONS = (

@@ -35,7 +35,6 @@ from ...statemachine.states import (
     WAITING_FOR_REMOTE_KVS,
     WAITING_FOR_STREAMING_REQ,
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
-    TransferEvent,
 )
 from ..symbolic import terms
 from ..symbolic.terms import BoolTerm, IntTerm
@@ -167,7 +166,7 @@ def p2(p: Proofs) -> Iterator[Condition]:
 
 
 def leases(p: Proofs) -> Iterator[Condition]:
-    """With leases an end needs nobody's word; without them a lost completion is for ever."""
+    """With leases an end needs nobody's word (`fairness`: without, a lost one is for ever)."""
     s = p.state
     yield p.premise(
         "P2", "with leases", "a lease that is over, or giving up, can always move an open transfer",
@@ -181,14 +180,6 @@ def leases(p: Proofs) -> Iterator[Condition]:
         of=lambda transition: any(
             transition.goes("transfer", event) for event in (LEASE_OVER, GIVE_UP)
         ),
-    )  # fmt: skip
-    words = "without a lease, a cancellation or a completion, what is in flight stays in flight"
-    moves = (LAND, FAIL, LEASE_OVER, TransferEvent.CANCEL)
-    yield from p.each(
-        "P2", words,
-        lambda before, after: implies(before.t.state == IN_FLIGHT, after.t.state == IN_FLIGHT),
-        part="leases are needed",
-        of=lambda transition: not any(transition.goes("transfer", event) for event in moves),
     )  # fmt: skip
 
 

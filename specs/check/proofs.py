@@ -143,7 +143,13 @@ class Proofs:
         for line in self._lines_of(obligation):
             goal = line.invariant.formula(_eyes(self.start, line.who))
             yield Condition(
-                obligation, "initiation", line.invariant.words, line.who, configured, goal
+                obligation,
+                "initiation",
+                line.invariant.words,
+                line.who,
+                configured,
+                goal,
+                template=line.formula,
             )
 
     def consecution(self, obligation: str) -> Iterator[Condition]:
