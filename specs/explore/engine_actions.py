@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ...statemachine.reset import NO_EVENT
 from ...statemachine.states import (
+    ABSENT,
     ADMIT_REMOTE,
     BEGIN,
     CLOSE_INPUT,
@@ -52,6 +53,7 @@ from .expressions import Value
 from .instance import Feature, Instance
 from .joint import Picked, finish_settling, free_blocks, request_event, retire, transfer_event
 from .request_actions import (
+    admissible,
     hit_blocks,
     known_tokens,
     leaves_pool,
@@ -124,6 +126,7 @@ def _load(t: int, r: int, hits: int, fresh: tuple[int, ...]) -> Body:
         s, size = w.state, w.instance.block_size
         request = s.requests[r]
         blocks = hits + len(fresh)
+        w.require(admissible(request), s.transfers[t].state == ABSENT)
         w.require(request.covered == 0, blocks * size < known_tokens(request))
         hit = hit_blocks(w, hits)
         require_hits(w, hit, hits)
@@ -170,6 +173,7 @@ def _join(t: int, r: int, hits: int) -> Body:
     def body(w: World) -> None:
         s, size = w.state, w.instance.block_size
         request, copies = s.requests[r], s.copies[t]
+        w.require(admissible(request))
         carried = {n: ex.truth(held.by_transfer) for n, held in enumerate(s.carried[t])}
         w.require(request.covered == 0)
         w.require(s.transfers[t].kind == LOAD)
@@ -354,7 +358,8 @@ def reset_actions(instance: Instance) -> Iterator[Action]:
     if instance.has(Feature.RESETS):
         for force in (False, True):
             told = (("force", force),)
-            yield Action("reset", Party.CLIENT, "engine", _reset(force), told)
+            yield Action("reset", Party.CLIENT, "engine", _reset(force, False), told)
+            yield Action("reset_refused", Party.CLIENT, "engine", _reset(force, True), told)
     if instance.has(Feature.WAITING_RESETS):
         yield Action("ask_reset", Party.CLIENT, "engine", ask_reset)
         yield Action("try_reset", Party.ENGINE, "engine", try_reset)
@@ -401,7 +406,7 @@ def let_go(w: World, refused: Value) -> None:
         )
 
 
-def _reset(force: bool) -> Body:
+def _reset(force: bool, refused: bool) -> Body:
     """Decided when the launched steps are processed. A refused one changes nothing."""
 
     def body(w: World) -> None:
@@ -409,7 +414,8 @@ def _reset(force: bool) -> Body:
         w.require(s.e.launched == s.e.processed)
         w.require(w.fire("engine", RESET, s.e, w.record("EngineAsk")).went)
         requests, transfers = refusing(w, force)
-        if force:
+        w.require(ex.equal(requests + transfers == 0, not refused))
+        if force and refused:
             w.check(
                 "P1 a refused forced reset has a transfer to name",
                 ex.either(requests == 0, transfers > 0),

@@ -119,7 +119,7 @@ def _block(n: int) -> Iterator[Invariant]:
         return ex.both(
             *(
                 implies(
-                    ex.both(block.cached, other.cached, more.epoch == s.more[m].epoch),
+                    ex.both(block.cached, other.cached, more.epoch == 1, s.more[m].epoch == 1),
                     block.hashed_as != other.hashed_as,
                 )
                 for m, other in enumerate(s.blocks)
@@ -238,7 +238,7 @@ def _pair(n: int, b: int) -> Iterator[Invariant]:
         position, r = s.places[n][b].position, s.requests[n]
         return implies(
             ex.both(position >= 0, position < r.hashed),
-            ex.both(s.blocks[b].content_of == position + 1, s.blocks[b].quarantined == 0),
+            s.blocks[b].content_of == position + 1,
         )
 
     def shared(w: World) -> Value:

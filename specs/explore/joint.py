@@ -82,6 +82,8 @@ def request_event(
     r, x = s.requests[index], w.record("Ask", **told)
     covered, waited = r.covered, r.waits_for
     fired = w.fire("request", event, r, s.e, x, when=when)
+    if fired.went is False:
+        return fired
     for number, block in enumerate(s.blocks):
         place = s.places[index][number]
         pick = _pick(w, picked, number, place.position, fired)
@@ -141,7 +143,12 @@ def leave_transfer(w: World, index: int, when: Value, *, cancels: bool) -> None:
             kind_is_load=t.kind == LOAD,
             waiters=t.waiters,
         )
-        transfer_event(w, index, CANCEL, when=ex.both(left.went, unwaited))
+        transfer_event(w, index, CANCEL, when=ex.both(left.went, unwaited), tells=False)
+        waiting = (r.waits_for == index + 1 for r in w.state.requests)
+        w.check(
+            "nobody waits for a load that is cancelled because nobody waits for it",
+            ex.no(ex.both(left.went, unwaited, ex.either(*waiting))),
+        )
 
 
 def transfer_event(
@@ -153,16 +160,19 @@ def transfer_event(
     named: Mapping[int, Value] | None = None,
     prefix: Mapping[int, Value] | None = None,
     valid: Callable[[int], Value] | None = None,
+    tells: bool = True,
     **told: Value,
 ) -> Fired:
     """Fire a transfer's event, carry out what it commands, and tell those who wait of its end.
 
-    `named` and `prefix` say which blocks a start names, and as which prefixes; `valid` says of a
+    Not `tells`: nobody waits. `named` and `prefix` say which blocks a start names, and as which prefixes; `valid` says of a
     prefix's number whether it is complete after a failed load.
     """
     s = w.state
     t, x = s.transfers[index], w.record("TransferAsk", **told)
     fired = w.fire("transfer", event, t, s.e, x, when=when)
+    if fired.went is False:
+        return fired
     for number, block in enumerate(s.blocks):
         copy = s.copies[index][number]
         pick = w.record(
@@ -187,12 +197,18 @@ def transfer_event(
             )
     count_quarantine(s)
     if fired.has(RELEASE) is not False or fired.has(QUARANTINE) is not False:
-        _ended(w, index, event, fired, valid)
+        _ended(w, index, event, fired, valid, tells=tells)
     return fired
 
 
 def _ended(
-    w: World, index: int, event: int, fired: Fired, valid: Callable[[int], Value] | None
+    w: World,
+    index: int,
+    event: int,
+    fired: Fired,
+    valid: Callable[[int], Value] | None,
+    *,
+    tells: bool,
 ) -> None:
     """A transfer ended: the worker is gone (or nobody can say), and its waiters are told."""
     s = w.state
@@ -201,7 +217,7 @@ def _ended(
     for copy in s.copies[index]:
         copy.working = ex.both(copy.working, ex.no(gone))
     ended = ex.both(fired.went, ex.either(gone, t.state == QUARANTINED))
-    for number, r in enumerate(s.requests):
+    for number, r in enumerate(s.requests) if tells else ():
         waits = ex.both(ended, r.waits_for == index + 1)
         if event == LAND:
             told = request_event(

@@ -193,13 +193,20 @@ def leaves_pool(w: World, hit: dict[int, Value]) -> Value:
     return ex.total(ex.both(hit[n], b.count == 0) for n, b in enumerate(w.state.blocks))
 
 
+def admissible(r: Any) -> Value:
+    """It waits for admission: the cells say the same; asked first, it saves work."""
+    return ex.either(r.state == WAITING, r.state == PREEMPTED)
+
+
 def _admit(r: int, hits: int, fresh: int | None) -> Body:
     """Its hits and one block to compute into; or, resident with room in its table, none."""
 
     def body(w: World) -> None:
         s, size = w.state, w.instance.block_size
         request = s.requests[r]
-        w.require(ex.either(request.state == WAITING, request.state == PREEMPTED))
+        w.require(admissible(request))
+        if fresh is not None:
+            require_fresh(w, fresh, {fresh: False})
         hit = hit_blocks(w, hits)
         require_hits(w, hit, hits)
         named: dict[int, Value] = dict(hit) if hits else {}

@@ -10,38 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, ClassVar
 
 from . import expressions as ex
+from .backend import Array, Backend, NumpyBackend
 from .compiled import Command, System
 from .expressions import Value
-from .kernels import Kernel
+from .kernels import Kernel, NewByte
 from .layout import Layout, Place
-from .visited import Visited, Words
+from .symmetry import Canonical
+from .visited import Visited
 
+#: States that are expanded at once.
 CHUNK = 1 << 16
-
-
-class NumpyArrays:
-    """The array operations of numpy."""
-
-    _TYPES: Any = {8: np.int8, 16: np.int16, 32: np.int32}
-
-    @staticmethod
-    def where(condition: Any, then: Any, otherwise: Any) -> Any:
-        return np.where(condition, then, otherwise)
-
-    def constant(self, value: int, bits: int) -> Any:
-        return self._TYPES[bits](value)
-
-    def one(self, condition: Any, bits: int) -> Any:
-        return condition.view(np.int8) if bits == 8 else condition.astype(self._TYPES[bits])
-
-    def widen(self, column: Any, bits: int) -> Any:
-        return column.astype(self._TYPES[bits], copy=False)
 
 
 @dataclass(frozen=True)
@@ -82,65 +63,74 @@ class Found:
 
 
 class _Update:
-    """How one command packs its successors."""
+    """How one command packs its successors, and what is wrong with some of them."""
 
-    def __init__(self, command: Command, layout: Layout, arrays: NumpyArrays) -> None:
+    def __init__(self, command: Command, layout: Layout, backend: Backend) -> None:
         self.command = command
-        places = {name: layout.by_name[name] for name in command.updates if name in layout.by_name}
-        self.ranges: list[tuple[str, int]] = []
+        #: For each condition of the kernel what it means: (name, subject).
+        self.faults: list[tuple[str, str]] = []
         wanted: list[Value] = []
-        self.fields: list[tuple[Place, int]] = []
-        self.clear = [0] * layout.words
-        self.set = [0] * layout.words
-        for name, place in places.items():
-            value = command.updates[name]
+        fields: dict[int, list[tuple[Place, Value]]] = {}
+        for name, value in command.updates.items():
+            place = layout.by_name[name]
             slot = place.slot
-            self.clear[place.word] |= place.mask << place.shift
-            number = ex.number(value)
-            if isinstance(number, ex.Expr):
-                if number.low < slot.low or number.high > slot.high:
-                    outside = ex.either(
-                        ex.no(ex.at_most(slot.low, number)), ex.no(ex.at_most(number, slot.high))
-                    )
-                    self.ranges.append((name, len(wanted)))
-                    wanted.append(outside)
-                self.fields.append((place, len(wanted)))
-                # Truth values stay bools: they are widened while packing.
-                wanted.append(value if slot.boolean else number - slot.low)
-            elif slot.low <= number <= slot.high:
-                self.set[place.word] |= (number - slot.low) << place.shift
-            else:
-                self.ranges.append((name, len(wanted)))
-                wanted.append(True)
-        self.checks: list[tuple[str, int]] = []
+            outside = ex.either(
+                ex.no(ex.at_most(slot.low, ex.number(value))),
+                ex.no(ex.at_most(ex.number(value), slot.high)),
+            )
+            if outside is not False:
+                self.faults.append(("a fact leaves its range", name))
+                wanted.append(outside)
+            fields.setdefault(place.byte, []).append((place, value))
         for check in command.checks:
-            self.checks.append((check.name, len(wanted)))
+            self.faults.append((check.name, command.action.label))
             wanted.append(ex.no(check.holds))
-        self.kernel = Kernel(wanted, arrays)
-        self.touched = [word for word in range(layout.words) if self.clear[word]]
+        new = [_new_byte(byte, parts) for byte, parts in sorted(fields.items())]
+        self.bytes = [each.byte for each in new]
+        self.kernel = Kernel(layout, backend, wanted, new)
+
+
+def _new_byte(byte: int, parts: list[tuple[Place, Value]]) -> NewByte:
+    keep, constant, fields = 255, 0, []
+    for place, value in parts:
+        keep &= ~(place.mask << place.shift)
+        if isinstance(value, ex.Expr):
+            fields.append((place, value))
+        else:
+            # Out of range, it is a finding anyway.
+            constant |= ((int(value) - place.slot.low) & place.mask) << place.shift
+    return NewByte(byte, keep, constant, tuple(fields))
 
 
 class Search:
     """One search of a system. Raises InstanceError if its states cannot be packed."""
 
-    def __init__(self, system: System, *, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        system: System,
+        *,
+        backend: Backend | None = None,
+        symmetry: bool = False,
+        chunk: int = CHUNK,
+    ) -> None:
         self.system = system
-        self.layout = Layout(system.slots)
+        self.backend = backend or NumpyBackend()
+        self.layout = Layout(system.slots, aligned=symmetry)
+        self.canonical = (
+            Canonical(self.layout, system.instance, self.backend) if symmetry else None
+        )
         self.commands = system.commands
         self.chunk = chunk
-        arrays = NumpyArrays()
-        self._updates = [_Update(command, self.layout, arrays) for command in self.commands]
+        self._updates = [
+            _Update(command, self.layout, self.backend) for command in self.commands
+        ]
         self._invariants = system.invariants
-        self._conditions = Kernel(
-            [command.guard for command in self.commands]
-            + [ex.no(holds) for _, holds in self._invariants],
-            arrays,
-        )
-        used = set(self._conditions.inputs).union(*(each.kernel.inputs for each in self._updates))
-        self._columns = [place for place in self.layout.places if place.slot.name in used]
-        self.visited = Visited(self.layout.words)
-        self.parents: NDArray[np.int32] = np.full(1 << 16, -1, np.int32)
-        self.through: NDArray[np.int16] = np.full(1 << 16, -1, np.int16)
+        guards = [command.guard for command in self.commands]
+        broken = [ex.no(holds) for _, holds in self._invariants]
+        self._conditions = Kernel(self.layout, self.backend, [*guards, *broken])
+        self.visited = Visited(self.backend, self.layout.words)
+        self.parents = self.backend.full(1 << 16, -1)
+        self.through = self.backend.full(1 << 16, -1)
 
     def run(
         self,
@@ -152,8 +142,8 @@ class Search:
     ) -> Found:
         """Search to the end, to a limit, or to the first level with a finding."""
         begin = time.monotonic()
-        start = [np.array([word], np.int64) for word in self.layout.pack(self.system.initial)]
-        self.visited.add(start)
+        start = self.backend.from_rows([self.layout.pack(self.system.initial)])
+        self.visited.add(start if self.canonical is None else self.canonical.apply(start))
         found = Found(1, 0, [1], 0.0, True)
         progress = Progress()
         first, last = 0, 1
@@ -184,104 +174,74 @@ class Search:
         found.seconds = time.monotonic() - begin
         return found
 
-    def columns(self, words: Words) -> dict[str, Any]:
-        """Unpack packed words to columns by slot name."""
-        result: dict[str, Any] = {}
-        for place in self._columns:
-            word = words[place.word]
-            bits = (word >> place.shift) & place.mask if place.shift else word & place.mask
-            if place.slot.boolean:
-                result[place.slot.name] = bits.astype(np.int8).view(bool)
-            else:
-                small = bits.astype(np.int8 if place.slot.high < 128 else np.int16)
-                if place.slot.low:
-                    small += small.dtype.type(place.slot.low)
-                result[place.slot.name] = small
-        return result
-
-    def successors(self, words: Words, base: int, found: Found) -> Iterator[tuple[int, Any, Words]]:
-        """For each command that is enabled somewhere: its number, where, and the new words.
+    def successors(self, rows: Array, base: int, found: Found) -> Iterator[tuple[int, Array, Array]]:
+        """For each command that is enabled somewhere: its number, where, and the successors.
 
         Findings are noted on the way; `base` is the number of the first of the states.
         """
-        columns = self.columns(words)
-        conditions = self._conditions.run(columns)
+        xp = self.backend
+        matrix = xp.bytes_of(rows)
+        conditions = self._conditions.run(lambda byte: xp.column(matrix, byte))
         count = len(self.commands)
         for (invariant, _), broken in zip(self._invariants, conditions[count:], strict=True):
-            if broken is not False and np.any(broken):
-                where = 0 if broken is True else int(np.argmax(broken))
+            where = self._first(broken)
+            if where >= 0:
                 found.findings.append(Finding(invariant.name, invariant.subject, base + where))
         for number, update in enumerate(self._updates):
             enabled = conditions[number]
-            if enabled is True:
-                index = np.arange(len(words[0]))
-            else:
-                index = np.flatnonzero(enabled)
-                if not len(index):
-                    continue
-            part = {name: columns[name][index] for name in update.kernel.inputs}
-            values = update.kernel.run(part)
-            self._note(update, number, values, index, base, found)
-            yield number, index, self._packed(update, words, index, values)
+            index = xp.arange(0, len(rows)) if enabled is True else xp.flatnonzero(enabled)
+            if not len(index):
+                continue
+            packed = rows[index]
+            part = xp.bytes_of(packed)
+            results = update.kernel.run(lambda byte, part=part: xp.column(part, byte))
+            for (name, subject), broken in zip(update.faults, results, strict=False):
+                where = self._first(broken)
+                if where >= 0:
+                    state = base + int(index[where])
+                    found.findings.append(Finding(name, subject, state, number))
+            for byte, column in zip(update.bytes, results[len(update.faults) :], strict=True):
+                part[:, byte] = column
+            yield number, index, packed
 
-    def _note(
-        self, update: _Update, number: int, values: Any, index: Any, base: int, found: Found
-    ) -> None:
-        for name, position in update.ranges:
-            outside = values[position]
-            if np.any(outside):
-                at = 0 if outside is True else int(np.argmax(outside))
-                found.findings.append(
-                    Finding("a fact leaves its range", name, base + int(index[at]), number)
-                )
-        for name, position in update.checks:
-            broken = values[position]
-            if np.any(broken):
-                at = 0 if broken is True else int(np.argmax(broken))
-                subject = update.command.action.label
-                found.findings.append(Finding(name, subject, base + int(index[at]), number))
-
-    def _packed(self, update: _Update, words: Words, index: Any, values: Any) -> Words:
-        packed = [word[index] for word in words]
-        for word in update.touched:
-            packed[word] &= ~update.clear[word]
-            if update.set[word]:
-                packed[word] |= update.set[word]
-        for place, position in update.fields:
-            bits = values[position].astype(np.int64)
-            if place.shift:
-                bits <<= place.shift
-            packed[place.word] |= bits
-        return packed
+    def _first(self, condition: Any) -> int:
+        """The first place where a condition holds, -1 for none."""
+        if isinstance(condition, bool):
+            return 0 if condition else -1
+        where = self.backend.flatnonzero(condition)
+        return int(where[0]) if len(where) else -1
 
     def _expand(self, low: int, high: int, found: Found) -> None:
-        words = [word[low:high] for word in self.visited.words]
-        batches: list[tuple[int, Any, Words]] = []
-        for number, index, packed in self.successors(words, low, found):
+        xp = self.backend
+        batches: list[tuple[int, Array, Array]] = []
+        for number, index, packed in self.successors(self.visited.rows[low:high], low, found):
             found.transitions += len(index)
             found.fired[number] = found.fired.get(number, 0) + len(index)
             batches.append((number, index, packed))
         if not batches:
             return
-        candidates = [
-            np.concatenate([packed[word] for _, _, packed in batches])
-            for word in range(self.layout.words)
-        ]
         before = self.visited.size
+        candidates = xp.concatenate([packed for _, _, packed in batches])
+        if self.canonical is not None:
+            candidates = self.canonical.apply(candidates)
         new = self.visited.add(candidates)
         if not len(new):
             return
-        sources = np.concatenate([index for _, index, _ in batches])
-        numbers = np.repeat(
-            np.array([number for number, _, _ in batches], np.int16),
-            [len(index) for _, index, _ in batches],
-        )
         after = self.visited.size
         if after > len(self.parents):
-            self.parents = _grown(self.parents, max(after, 2 * len(self.parents)))
-            self.through = _grown(self.through, len(self.parents))
-        self.parents[before:after] = sources[new] + low
+            self.parents = self._grown(self.parents, 2 * after)
+            self.through = self._grown(self.through, 2 * after)
+        sources = xp.concatenate([index for _, index, _ in batches])
+        numbers = xp.repeated(
+            [number for number, _, _ in batches], [len(index) for _, index, _ in batches]
+        )
+        self.parents[before:after] = xp.int32(sources[new] + low)
         self.through[before:after] = numbers[new]
+
+    def _grown(self, array: Array, capacity: int) -> Array:
+        larger = self.backend.full(capacity, -1)
+        larger[: len(array)] = array
+        return larger
 
     def path_to(self, state: int) -> list[tuple[int, int]]:
         """The way to a state: (number of the command, number of the state after it)."""
@@ -293,10 +253,4 @@ class Search:
 
     def values(self, state: int) -> tuple[int, ...]:
         """The slots of a state, by its number."""
-        return self.layout.unpack([int(word[state]) for word in self.visited.words])
-
-
-def _grown(array: Any, capacity: int) -> Any:
-    larger = np.full(capacity, -1, array.dtype)
-    larger[: len(array)] = array
-    return larger
+        return self.layout.unpack([int(word) for word in self.visited.rows[state]])

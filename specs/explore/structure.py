@@ -42,9 +42,14 @@ class Slot:
 
 
 class Work:
-    """Ghosts of one request: what each launched step computes for it, oldest step first."""
+    """Ghosts of one request: what each launched step computes for it, oldest step first.
+
+    `written` are the tokens whose KV is really in its table: `place.written`, the same for all
+    blocks.
+    """
 
     def __init__(self, steps: int) -> None:
+        self.written: Value = 0
         for step in range(1, steps + 1):
             setattr(self, f"tokens{step}", 0)
             setattr(self, f"samples{step}", False)
@@ -132,6 +137,8 @@ class State:
 
     def values(self, slots: list[Slot]) -> list[Any]:
         """The kept fields, in the order of the slots."""
+        for work, places in zip(self.work, self.places, strict=True):
+            work.written = places[0].written
         return [getattr(self.named[slot.record], slot.field) for slot in slots]
 
     def derive(self, instance: Instance, *, normalised: bool = True) -> None:
@@ -146,9 +153,9 @@ class State:
         e.epoch = 1
         if normalised:
             e.processed = ex.number(self.phase.settling)
-        for places in self.places:
+        for work, places in zip(self.work, self.places, strict=True):
             for place in places:
-                place.written = places[0].written
+                place.written = work.written
                 place.prefix = place.position + 1
                 place.epoch = 1
         for index, copies in enumerate(self.copies):
@@ -242,7 +249,7 @@ def for_request(instance: Instance, index: int, keep: Keep) -> None:
     )
     for step in range(1, steps + 1):
         keep(f"work{index}", **{f"tokens{step}": tokens, f"samples{step}": True})
-    keep(f"place{index}_0", written=tokens)
+    keep(f"work{index}", written=tokens)
     for block in range(instance.blocks):
         keep(f"place{index}_{block}", position=(-1, blocks - 1), touching=steps)
         keep(f"held{index}_{block}", by_request=True, by_step=True, step=steps)

@@ -90,6 +90,8 @@ class RealWorld:
         self.declaration = declaration
         self.state = State(instance, declaration)
         self.failed: list[str] = []
+        #: Whether a record may have changed since it was set to False.
+        self.dirty = False
         self._machines = {
             name: declaration.machine(name) for name in ("request", "transfer", "engine")
         }
@@ -117,12 +119,14 @@ class RealWorld:
         if not when:
             return _NOT_FIRED
         code = self._machines[machine].fire(event, *records)
+        self.dirty = True
         return _Code(code, code & 3 == GO)
 
     def run(self, function: Callable[..., Any], *, when: Value = True, **arguments: Any) -> None:
         if not when:
             return
         commands = arguments.get("commands")
+        self.dirty = True
         if isinstance(commands, _Code):
             arguments["commands"] = commands.code & 0x3FFC if commands.went else 0
         function(**arguments)
