@@ -59,13 +59,15 @@ def run_demo(console: Console, options: Options) -> Report:
         report.proofs = prove(console)
     console.rule("The reset scenario, over HTTP", align="left")
     with _server(console, options) as api:
-        view = View(console, _caption(options))
+        console.print(_caption(options), soft_wrap=False)
+        view = View(console)
         with view.shown():
             view.step("tokenising the prompts")
             bench = scenario.prepare(api)
             view.watch(bench)
             for done in scenario.warm_up(bench):
                 view.step(f"undisturbed run of each prompt: {done} of {scenario.PROMPTS}")
+            view.step("")
             for part, row in scenario.run(bench):
                 report.rows.append((part.title, row))
                 view.add(part.title, row)
@@ -93,17 +95,18 @@ def _caption(options: Options) -> str:
         f"{scenario.HOST_TIER_GB} GB host tier that the resets leave alone. The prompts' blocks "
         f"are not on the device, so they are loaded back; a TEST CONNECTOR DELAYS each load by "
         f"{options.load_delay:g} s (the copy itself is real), so that the resets meet it.\n"
-        "refused by: who a refusal names, and how often it was asked; a LOAD goes with the request "
-        "that waits for it. true when: tokens that the two streams still owed. same: streams with "
-        "the token ids of an undisturbed run. MB in: loaded from the host. after: /health, and a "
-        "generation compared."
+        "refused by: who a refusal names, and how often it was asked; a LOAD goes with the "
+        "request that waits for it. true when: tokens that the two streams still owed. "
+        "same: streams with the token ids of an undisturbed run. MB in: loaded from the host. "
+        "after: /health, and a generation compared."
     )
 
 
 def _verdict(console: Console, report: Report) -> None:
-    failed = [(row.name, what) for _, row in report.rows for what in row.failed]
-    for name, what in failed:
-        console.print(f"{name}: NOT: {what}", style="bold red", soft_wrap=True)
+    console.print()
+    failed = [row.name for _, row in report.rows if not row.holds]
+    if failed:
+        console.print(f"These do not hold: {', '.join(failed)}.", style="bold red")
     if report.proofs is not None and not report.proofs.holds:
         console.print("The proofs do not hold; see their table.", style="bold red")
     if report.holds:

@@ -44,7 +44,7 @@ class Bench:
 
     def undisturbed(self, prompts: list[Prompt]) -> None:
         """Run prompts with nothing in their way, and keep what comes."""
-        self.doing = "undisturbed runs"
+        self.doing = "(undisturbed)"
         streams = [self._stream(prompt) for prompt in prompts]
         for stream, prompt in zip(streams, prompts, strict=True):
             stream.join()

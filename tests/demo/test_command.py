@@ -59,6 +59,7 @@ def test_a_row_that_fails_is_exit_1_and_is_named(served, short, capsys):
     said = capsys.readouterr().out
     assert "FAILS" in said
     assert "NOT: the impossible (seen: nothing)" in said
+    assert "These do not hold: never_holds." in said
     assert "Every row holds" not in said
 
 
@@ -105,17 +106,28 @@ def test_the_scenario_has_the_designs_trials():
         assert words in " ".join(options)
 
 
-def test_the_table_has_a_line_a_trial_and_says_that_loads_are_delayed():
+def test_the_table_has_a_line_a_trial_and_fits_in_80_columns():
     console = Console(width=80, file=io.StringIO())
-    view = View(console, run._caption(run.Options("smollm2-135m", None, 1.0, True)))
-    for number in range(3):
-        view.add("part", Row(f"flagged {number}", "LOAD ×12, REQUEST ×64", passed=["x"]))
+    view = View(console)
+    rows = [
+        Row("control 8", "LOAD ×112, REQUEST ×64", "streams done", "2 of 2", 80_400_000, "200 same")
+        for _ in range(3)
+    ]
+    rows[0].check("something", True)
+    rows[1].check("the impossible", False, "that")
     with console.capture() as captured:
-        console.print(view.table())
+        for row in rows:
+            view.add("a part", row)
     lines = captured.get().splitlines()
-    assert sum("holds" in line for line in lines) == 3
-    assert "TEST CONNECTOR DELAYS" in captured.get()
+    assert sum(line.endswith("holds") for line in lines) == 1
+    assert sum(line.endswith("FAILS") for line in lines) == 2
+    assert "    NOT: the impossible (seen: that)" in lines
     assert max(len(line) for line in lines) <= 80
+
+
+def test_it_says_that_the_loads_are_delayed_by_a_test_connector():
+    said = run._caption(run.Options("smollm2-135m", None, 1.0, True))
+    assert "TEST CONNECTOR DELAYS each load by 1 s" in said
 
 
 def test_the_proofs_exit_code_is_the_checks(monkeypatch, capsys):
