@@ -33,6 +33,7 @@ class Shrinker:
             self._remove()
             self._simplify_operations()
             self._simplify_settings()
+        self._rename()
         return self.best
 
     def _size(self) -> tuple[int, int, int]:
@@ -53,6 +54,14 @@ class Shrinker:
         before = self.best
         self.best = failure
         return failure.operations != before.operations or failure.settings != before.settings
+
+    def _rename(self) -> None:
+        """Number the requests in the order in which they come."""
+        operations = self.best.operations
+        added = [o.arguments[0].id for o in operations if o.name == "add"]
+        names = {old: f"r{number}" for number, old in enumerate(added, 1)}
+        self.budget = max(self.budget, 1)
+        self._try([_renamed(operation, names) for operation in operations])
 
     def _remove(self) -> None:
         size = max(1, len(self.best.operations) // 2)
@@ -85,6 +94,23 @@ class Shrinker:
                 if self._try(self.best.operations, settings):
                     again = True
                     break
+
+
+def _renamed(operation: Operation, names: dict[str, str]) -> Operation:
+    """The operation with its request's name, and that in a transfer's id, replaced."""
+    arguments: list[object] = []
+    for argument in operation.arguments:
+        if isinstance(argument, NewRequest):
+            argument = replace(argument, id=names[argument.id])
+        elif isinstance(argument, str):
+            kind, slash, rest = argument.partition("/")
+            request, _, ordinal = rest.partition("/")
+            if slash:
+                argument = f"{kind}/{names.get(request, request)}/{ordinal}"
+            else:
+                argument = names.get(argument, argument)
+        arguments.append(argument)
+    return Operation(operation.name, tuple(arguments))
 
 
 def _weight(operation: Operation) -> int:

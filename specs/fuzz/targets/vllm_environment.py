@@ -43,7 +43,7 @@ def model_directory() -> str:
     return str(folder)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=128)
 def configurations(
     blocks: int,
     block_size: int,
