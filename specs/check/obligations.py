@@ -14,10 +14,10 @@ from .resources import p5
 from .rows import s9
 from .safety import s1, s2, s3, s4, s5, s10
 
-INDUCTION = "induction over actions"
-DIFFERENCES = "induction, by differences"
-CASES = "case by case"
-RANKING = "ranking, premises"
+INDUCTION = "induction"
+DIFFERENCES = "differences"
+CASES = "cases"
+RANKING = "ranking"
 
 
 @dataclass(frozen=True)

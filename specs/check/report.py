@@ -1,0 +1,194 @@
+"""What `kvproof check` prints and writes: obligations, assumptions, what is open.
+
+A report is turned into plain data first, so that a remembered run prints as a fresh one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .check import Report
+from .conditions import Verdict
+from .contracts import CONTRACTS
+from .counterexample import Counterexample
+from .fairness import FAIRNESS
+
+#: What the proofs do not speak of.
+NOT_PROVED = (
+    "the order in which the engine's loops call the declaration: explored and fuzzed",
+    "the array code that does in bulk what the block functions do one by one: tested against them",
+    "the model and the kernels: compared with a reference",
+    "that a sum over blocks or requests follows from its differences: the one step on paper "
+    "(docs/proofs.md), cross-checked by enumeration",
+    "bounds in seconds: progress says that something happens, not when",
+    "that hashes of different prefixes differ: assumed",
+)
+
+_COLOURS = {
+    Verdict.PROVED.value: "green",
+    Verdict.REFUTED.value: "bold red",
+    Verdict.UNKNOWN.value: "yellow",
+    Verdict.RESTS.value: "yellow",
+}
+
+
+def as_dict(
+    report: Report, counterexamples: Mapping[str, Sequence[Counterexample]]
+) -> dict[str, Any]:
+    """The report as plain data."""
+    return {
+        "verdict": report.verdict.value,
+        "seconds": round(report.seconds, 2),
+        "conditions": sum(finding.conditions for finding in report.findings),
+        "by_frame": sum(finding.framed for finding in report.findings),
+        "moves": report.moves,
+        "rows": report.rows,
+        "vacuous": [each.what for each in report.vacuous],
+        "obligations": [
+            {
+                "id": finding.obligation.id,
+                "statement": finding.obligation.statement,
+                "method": finding.obligation.method,
+                "verdict": finding.verdict.value,
+                "conditions": finding.conditions,
+                "by_frame": finding.framed,
+                "parts": finding.parts,
+                "seconds": round(finding.seconds, 2),
+                "rests_on": list(finding.rests_on),
+                "unknown": [
+                    f"{each.condition.part}: {each.condition.words} ({each.condition.about}): "
+                    f"{each.reason}"
+                    for each in finding.failures
+                    if each.verdict is Verdict.UNKNOWN
+                ],
+                "refuted": len(
+                    [each for each in finding.failures if each.verdict is Verdict.REFUTED]
+                ),
+                "counterexamples": [
+                    example.lines() for example in counterexamples.get(finding.obligation.id, ())
+                ],
+            }
+            for finding in report.findings
+        ],
+        "assumptions": [
+            {
+                "name": each.name,
+                "words": each.words,
+                "owner": each.owner,
+                "checked": each.checked,
+                "for": list(each.for_whom),
+            }
+            for each in FAIRNESS
+        ],
+        "contracts": [
+            {"name": each.name, "words": each.words, "owner": each.owner, "checked": each.checked}
+            for each in CONTRACTS
+        ],
+        "not_proved": list(NOT_PROVED),
+    }
+
+
+def print_report(console: Console, report: Mapping[str, Any], *, remembered: bool = False) -> None:
+    """One line an obligation, then the assumptions, then what is not proved."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("id")
+    table.add_column("obligation", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("method")
+    table.add_column("conditions", justify="right")
+    table.add_column("time", justify="right")
+    table.add_column("verdict")
+    for each in report["obligations"]:
+        verdict = each["verdict"]
+        shown = Text(verdict, style=_COLOURS[verdict])
+        if each["rests_on"] and verdict == Verdict.RESTS.value:
+            shown.append(f": {', '.join(each['rests_on'])}")
+        table.add_row(
+            each["id"],
+            each["statement"],
+            each["method"],
+            str(each["conditions"]),
+            f"{each['seconds']:.1f} s",
+            shown,
+        )
+    console.print(table)
+    since = " (remembered: nothing has changed since)" if remembered else ""
+    console.print(
+        f"\n{report['conditions']} conditions over {report['moves']} ways in which actions go, and "
+        f"{report['by_frame']} more by frame (nothing that they mention is written); "
+        f"{report['rows']} rows that go; {report['seconds']:.1f} s{since}"
+    )
+    for each in report["obligations"]:
+        for lines in each["counterexamples"]:
+            console.print()
+            for number, line in enumerate(lines):
+                console.print(Text(line, style="bold red" if number == 0 else ""))
+        more = each["refuted"] - len(each["counterexamples"])
+        if more > 0:
+            console.print(f"  and {more} more conditions of {each['id']} that are refuted")
+        for line in each["unknown"]:
+            console.print(Text(f"\n{each['id']} unknown: {line}", style="yellow"))
+    for what in report["vacuous"]:
+        console.print(Text(f"\nvacuous: {what}", style="bold red"))
+    _print_assumptions(console, report)
+
+
+def _print_assumptions(console: Console, report: Mapping[str, Any]) -> None:
+    console.print("\n[bold]Assumed of the world[/] (owner; where a breach is noticed)")
+    for each in report["assumptions"]:
+        console.print(
+            Text(
+                f"  {each['name']} ({each['owner']}; {each['checked']}) "
+                f"for {', '.join(each['for'])}"
+            )
+        )
+    console.print("[bold]Assumed of what events are told[/]")
+    for each in report["contracts"]:
+        console.print(Text(f"  {each['name']} ({each['owner']}; {each['checked']})"))
+    console.print("[bold]Not proved[/]")
+    for each in report["not_proved"]:
+        console.print(Text(f"  {each}"))
+
+
+def junit(report: Mapping[str, Any]) -> bytes:
+    """The report as a JUnit file: one case an obligation, and one for vacuity."""
+    obligations = report["obligations"]
+    failures = sum(each["verdict"] == Verdict.REFUTED.value for each in obligations)
+    errors = sum(
+        each["verdict"] in (Verdict.UNKNOWN.value, Verdict.RESTS.value) for each in obligations
+    ) + bool(report["vacuous"])
+    suite = ElementTree.Element(
+        "testsuite",
+        name="kvproof check",
+        tests=str(len(obligations) + 1),
+        failures=str(failures),
+        errors=str(errors),
+        time=str(report["seconds"]),
+    )
+    for each in obligations:
+        case = ElementTree.SubElement(
+            suite,
+            "testcase",
+            classname="kvproof.check",
+            name=f"{each['id']}: {each['statement']}",
+            time=str(each["seconds"]),
+        )
+        text = "\n\n".join("\n".join(lines) for lines in each["counterexamples"])
+        if each["verdict"] == Verdict.REFUTED.value:
+            ElementTree.SubElement(case, "failure", message="refuted").text = text
+        elif each["verdict"] != Verdict.PROVED.value:
+            ElementTree.SubElement(case, "error", message=each["verdict"]).text = "\n".join(
+                each["unknown"] or each["rests_on"]
+            )
+    case = ElementTree.SubElement(
+        suite, "testcase", classname="kvproof.check", name="nothing is vacuous"
+    )
+    if report["vacuous"]:
+        ElementTree.SubElement(case, "error", message="vacuous").text = "\n".join(report["vacuous"])
+    found: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
+    return found

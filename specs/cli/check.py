@@ -1,0 +1,125 @@
+"""`kvproof check`: prove the obligations, say what is assumed and what is open."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..check.cache import Cache, user_cache
+from ..check.check import Finding, Report, UnknownObligationError, check, run_key
+from ..check.conditions import DEFAULT_BUDGET, Verdict
+from ..check.counterexample import Counterexample, counterexample, with_script
+from ..check.declaration import standard
+from ..check.explain import explain
+from ..check.report import as_dict, junit, print_report
+from ..symbolic import SymbolicError
+from . import exits
+
+
+def command(
+    ids: Annotated[
+        list[str] | None, typer.Option("--id", help="Prove this obligation only (repeatable).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Write the report as a JUnit file.")
+    ] = None,
+    explained: Annotated[
+        str | None, typer.Option("--explain", help="Print an obligation's formulas; prove nothing.")
+    ] = None,
+    budget: Annotated[
+        int, typer.Option(min=1, help="Z3 resource units that one condition may take.")
+    ] = DEFAULT_BUDGET,
+    use_cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Remember what was proved before.")
+    ] = True,
+) -> int:
+    """Prove the lifecycle's obligations; exit 0 proved, 2 refuted, 3 undecided, 4 vacuous."""
+    console = Console()
+    try:
+        if explained is not None:
+            for line in explain(explained):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return exits.OK
+        report, remembered = _report(ids or [], budget, use_cache, quiet=as_json)
+    except UnknownObligationError as error:
+        typer.echo(f"kvproof check: {error}", err=True)
+        return exits.USAGE
+    except SymbolicError as error:
+        typer.echo(
+            f"kvproof check: the declaration cannot be executed symbolically: {error}", err=True
+        )
+        return exits.USAGE
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_report(console, report, remembered=remembered)
+    if junit_file is not None:
+        junit_file.write_bytes(junit(report))
+    return _exit(report)
+
+
+def _exit(report: dict[str, Any]) -> int:
+    if report["verdict"] == Verdict.REFUTED.value:
+        return exits.REFUTED
+    if report["vacuous"]:
+        return exits.USAGE
+    return exits.OK if report["verdict"] == Verdict.PROVED.value else exits.UNDECIDED
+
+
+def _report(
+    ids: list[str], budget: int, use_cache: bool, *, quiet: bool
+) -> tuple[dict[str, Any], bool]:
+    """The report, and whether it is one remembered of the very same sources."""
+    cache = Cache(user_cache(), budget) if use_cache else None
+    key = run_key(standard(), ids, budget)
+    if cache is not None and (known := cache.report(key)) is not None:
+        return known, True
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True,
+                  disable=quiet) as progress:  # fmt: skip
+        task = progress.add_task("executing the declaration", total=None)
+
+        def tell(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total or None, description=what[:60])
+
+        found = check(ids=ids, budget=budget, cache=cache, progress=tell)
+        report = as_dict(found, _counterexamples(found, tell))
+    if cache is not None and found.verdict is Verdict.PROVED and not found.vacuous:
+        cache.keep_report(key, report)
+    return report, False
+
+
+def _counterexamples(report: Report, tell: Any) -> dict[str, list[Counterexample]]:
+    """One counterexample for each refuted obligation, with a script if there is one."""
+    found: dict[str, list[Counterexample]] = {}
+    for finding in report.findings:
+        if finding.verdict is Verdict.REFUTED:
+            tell(0, 0, f"looking for a script that breaks {finding.obligation.id}")
+            found[finding.obligation.id] = [_first(report, finding)]
+    return found
+
+
+def _first(report: Report, finding: Finding) -> Counterexample:
+    """Of the first refuted condition that a script reaches, else of the first."""
+    proofs = report.proofs
+    assert proofs is not None
+    refuted = [each for each in finding.failures if each.verdict is Verdict.REFUTED]
+    first: Counterexample | None = None
+    seen: set[str] = set()
+    for failure in refuted:
+        if failure.condition.words in seen:
+            continue
+        seen.add(failure.condition.words)
+        example = with_script(proofs, failure, counterexample(proofs, failure))
+        if example.script is not None:
+            return example
+        first = first or example
+        if len(seen) == 2:
+            break
+    assert first is not None
+    return first
