@@ -466,6 +466,7 @@ class EngineCore(CoreBase):
             return
         if not lifecycle.engine_event(DRAINED, live=lifecycle.live, holds=holds).went:
             return
+        self.trace(None)
         self.runner.close()
         if self.transfers is not None:
             self.transfers.close()

@@ -329,6 +329,7 @@ class Engine:
             except Exception:
                 _log.exception("on_output of %r failed", request.id)
         try:
+            self.core.trace(None)
             self.core.runner.close()
             if self.core.transfers is not None:
                 self.core.transfers.close()

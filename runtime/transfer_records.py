@@ -33,7 +33,6 @@ from ..statemachine.answers import (
     QUARANTINE,
     REJECT,
     RELEASE,
-    ROW_SHIFT,
 )
 from ..statemachine.facts import TransferAsk, TransferFacts
 from ..statemachine.policy import cancel_unwaited
@@ -228,6 +227,7 @@ class TransferEvents(RequestEvents):
             raise TRANSFER.refusal(code, "new", ABSENT, START)
         if code & ANSWER_MASK == GO:
             self._ask_of_start = x.as_dict()
+            self._code_of_start = code
         return code
 
     def _begin_transfer(
@@ -244,10 +244,9 @@ class TransferEvents(RequestEvents):
         self.moves += 1
         if self.witness:
             started = TransferFacts().as_dict()
-            code = GO | _row_that_starts() << ROW_SHIFT
             self.witness(
                 "transfer", str(number), START, started, self._engine.as_dict(),
-                self._ask_of_start, code, ABSENT, facts.state,
+                self._ask_of_start, self._code_of_start, ABSENT, facts.state,
             )  # fmt: skip
         return number
 
@@ -372,8 +371,3 @@ class TransferEvents(RequestEvents):
     def describe_transfer(self, record: TransferRecord) -> str:
         """The name of its state."""
         return TransferState(record.state).name
-
-
-def _row_that_starts() -> int:
-    """The number of the transfer table's row that starts a transfer."""
-    return next(number for number, row in TRANSFER.table.cell(ABSENT, START) if row.answer == GO)
