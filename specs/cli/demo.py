@@ -24,7 +24,7 @@ def command(
 
     console = Console(stderr=json)
     try:
-        report = run_demo(console, Options(model, url, load_delay, proofs))
+        report = run_demo(console, Options(model, url, load_delay, proofs, json))
     except DemoError as error:
         typer.echo(f"kvproof demo: {error}", err=True)
         return exits.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ class ProofReport:
     """How `kvproof check` ended."""
 
     exit_code: int
+    report: Any = None  # of `kvproof check --json`
 
     @property
     def holds(self) -> bool:
@@ -25,12 +27,18 @@ class ProofReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"holds": self.holds, "exit_code": self.exit_code}
+        return {"holds": self.holds, "exit_code": self.exit_code, "report": self.report}
 
 
-def prove(console: Console) -> ProofReport:
-    """Run the proofs and show their table on `console`."""
+def prove(console: Console, as_json: bool = False) -> ProofReport:
+    """Run the proofs, and show their table on `console` or keep their report."""
     console.rule("The proofs", align="left")
-    to_stderr = sys.stderr if console.stderr else None
-    done = subprocess.run([sys.executable, "-c", START, "check"], stdout=to_stderr, check=False)
-    return ProofReport(done.returncode)
+    command = [sys.executable, "-c", START, "check"]
+    if not as_json:
+        return ProofReport(subprocess.run(command, check=False).returncode)
+    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        report = None
+    return ProofReport(done.returncode, report)

@@ -26,6 +26,7 @@ class Options:
     url: str | None
     load_delay: float
     proofs: bool
+    as_json: bool = False
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def run_demo(console: Console, options: Options) -> Report:
     """Run it all, shown on `console`. Raises DemoError when it cannot go on."""
     report = Report()
     if options.proofs:
-        report.proofs = prove(console)
+        report.proofs = prove(console, options.as_json)
     console.rule("The reset scenario, over HTTP", align="left")
     with _server(console, options) as api:
         console.print(_caption(options), soft_wrap=False)

@@ -65,10 +65,12 @@ def test_a_row_that_fails_is_exit_1_and_is_named(served, short, capsys):
 
 def test_proofs_that_do_not_hold_are_exit_1(served, short, monkeypatch, capsys):
     short()
-    monkeypatch.setattr(run, "prove", lambda console: ProofReport(3))
+    monkeypatch.setattr(run, "prove", lambda *asked: ProofReport(3, {"S2": "undecided"}))
     assert demo(served, "--json") == exits.FAILED
-    assert json.loads(capsys.readouterr().out)["proofs"] == {"holds": False, "exit_code": 3}
-    monkeypatch.setattr(run, "prove", lambda console: ProofReport(0))
+    report = json.loads(capsys.readouterr().out)
+    assert report["holds"] is False
+    assert report["proofs"]["report"] == {"S2": "undecided"}
+    monkeypatch.setattr(run, "prove", lambda *asked: ProofReport(0))
     assert demo(served, "--json") == exits.OK
 
 
@@ -130,17 +132,22 @@ def test_it_says_that_the_loads_are_delayed_by_a_test_connector():
     assert "TEST CONNECTOR DELAYS each load by 1 s" in said
 
 
-def test_the_proofs_exit_code_is_the_checks(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("said", "report"), [('{"S1": "proved"}', {"S1": "proved"}), ("no JSON", None)]
+)
+def test_the_proofs_are_the_check_commands_with_its_exit_code(monkeypatch, said, report):
     asked = []
 
     class Done:
         returncode = 2
+        stdout = said
 
     def run_it(command, **options):
-        asked.append(command[-1])
+        asked.append(command[3:])
         return Done()
 
     monkeypatch.setattr(proofs.subprocess, "run", run_it)
-    report = proofs.prove(Console(file=io.StringIO()))
-    assert asked == ["check"]
-    assert not report.holds
+    console = Console(file=io.StringIO())
+    assert not proofs.prove(console).holds
+    assert proofs.prove(console, as_json=True) == ProofReport(2, report)
+    assert asked == [["check"], ["check", "--json"]]
