@@ -11,6 +11,8 @@ from ..target import Target
 KNOWN = {
     "vllm": "kvproof.specs.fuzz.targets.vllm:VllmScheduler",
     "vllm-async": "kvproof.specs.fuzz.targets.vllm:VllmAsyncScheduler",
+    "vllm-guarded": "kvproof.specs.fuzz.targets.vllm_guarded:GuardedVllmScheduler",
+    "vllm-guarded-async": "kvproof.specs.fuzz.targets.vllm_guarded:GuardedVllmAsyncScheduler",
     "runtime": "kvproof.specs.fuzz.targets.runtime:RuntimeEngine",
 }
 

