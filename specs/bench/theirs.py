@@ -1,0 +1,194 @@
+"""vLLM's side: its scheduler in this process, driven as its engine core does, without a model."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+from ..fuzz.targets.vllm_environment import configurations
+from .scenarios import BLOCK_SIZE, MODEL_LENGTH, Scenario, prompts, serve
+
+TOKEN = 5
+
+
+class Vllm:
+    """One scheduler of vLLM's, synchronous or asynchronous, and how its steps are driven."""
+
+    def __init__(self, scenario: Scenario, running: int, blocks: int, mock: bool = False) -> None:
+        config, kv_cache = configurations(
+            blocks,
+            BLOCK_SIZE,
+            running,
+            max(8192, running * scenario.prompt + running),
+            MODEL_LENGTH,
+            False,
+            scenario.depth > 1,
+            "mock" if mock else "none",
+            "recompute",
+            8,
+            "kvproof.specs.fuzz.targets.vllm_mock_connector",
+        )
+        from vllm.sampling_params import SamplingParams
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.outputs import ModelRunnerOutput
+        from vllm.v1.request import Request
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        init_none_hash(sha256)
+        self._hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
+        self._request, self._sampling, self._output = Request, SamplingParams, ModelRunnerOutput
+        kind = AsyncScheduler if scenario.depth > 1 else Scheduler
+        self.scheduler = kind(
+            config,
+            kv_cache,
+            StructuredOutputManager(config),
+            block_size=BLOCK_SIZE,
+            hash_block_size=BLOCK_SIZE,
+            log_stats=False,
+        )
+        self.depth = scenario.depth
+        self.flying: list[Any] = []
+
+    def add(self, name: str, tokens: list[int], most: int = 1500) -> None:
+        """A greedy request, made and hashed as its front end and core do."""
+        parameters = self._sampling(max_tokens=most, temperature=0.0, stop_token_ids=[2])
+        request = self._request(
+            name, tokens, parameters, None, arrival_time=time.time(), block_hasher=self._hasher
+        )
+        self.scheduler.add_request(request)
+
+    def launch(self) -> None:
+        """Schedule a step."""
+        self.flying.append(self.scheduler.schedule())
+
+    def finish(self) -> int:
+        """Process the oldest step's output; how many outputs there are for clients."""
+        output = self.flying.pop(0)
+        names = list(output.num_scheduled_tokens)
+        requests = self.scheduler.requests
+        sampled = []
+        for name in names:
+            request = requests[name]
+            # The asynchronous scheduler counts the sampled token already.
+            known = request.num_tokens + (request.num_output_placeholders if self.depth > 1 else 0)
+            done = request.num_computed_tokens >= known - (1 if self.depth > 1 else 0)
+            sampled.append([TOKEN] if done else [])
+        result = self._output(
+            req_ids=names,
+            req_id_to_index={name: place for place, name in enumerate(names)},
+            sampled_token_ids=sampled,
+        )
+        self._start = time.perf_counter()
+        told = self.scheduler.update_from_output(output, result)
+        return sum(len(outputs.outputs) for outputs in told.values())
+
+    def steps(self, samples: int) -> list[float]:
+        """Seconds of each of so many steps; making the device's answer does not count."""
+        while len(self.flying) < self.depth - 1:
+            self.launch()
+        seconds = []
+        for _ in range(samples):
+            start = time.perf_counter()
+            self.launch()
+            launched = time.perf_counter() - start
+            self.finish()
+            seconds.append(launched + time.perf_counter() - self._start)
+        return seconds
+
+
+def decode(scenario: Scenario) -> list[float]:
+    """A step of that many running requests."""
+    vllm = _running(scenario, scenario.requests)
+    seconds = vllm.steps(scenario.samples)
+    assert len(vllm.scheduler.running) == scenario.requests
+    return seconds
+
+
+def _running(scenario: Scenario, number: int) -> Vllm:
+    length = scenario.prompt + scenario.samples + 32
+    vllm = Vllm(scenario, number, number * (length // BLOCK_SIZE + 2))
+    for row, tokens in enumerate(prompts(scenario, number)):
+        vllm.add(f"r{row}", tokens)
+    vllm.launch()
+    vllm.finish()
+    vllm.steps(16)
+    return vllm
+
+
+def admit(scenario: Scenario) -> list[float]:
+    """From a list of tokens to a scheduled step, for so many requests at once."""
+    number = scenario.requests
+    seconds = []
+    for sample in range(scenario.samples):
+        vllm = Vllm(scenario, number, number * (scenario.prompt // BLOCK_SIZE + 4))
+        given = prompts(scenario, number)
+        if scenario.hit:
+            for row, tokens in enumerate(given):
+                vllm.add(f"first{row}", [*tokens, 1], most=1)
+            while vllm.scheduler.requests:
+                vllm.launch()
+                vllm.finish()
+        start = time.perf_counter()
+        for row, tokens in enumerate(given):
+            vllm.add(f"r{sample}-{row}", tokens)
+        vllm.launch()
+        seconds.append(time.perf_counter() - start)
+        assert len(vllm.scheduler.running) == number
+        vllm.finish()
+    return seconds
+
+
+def blocked(scenario: Scenario) -> list[float]:
+    """A step of eight running requests beside those that wait for remote KV."""
+    # Room for a ninth one, or nobody else is looked at.
+    vllm = Vllm(scenario, 9, 8 * 40 + scenario.requests * 8, mock=True)
+    for row in range(8):
+        vllm.add(f"running{row}", [10 + row] * (BLOCK_SIZE - 1))
+    for _ in range(3):
+        vllm.launch()
+        vllm.finish()
+    scheduler = vllm.scheduler
+    for row, tokens in enumerate(prompts(scenario, scenario.requests)):
+        scheduler.connector.offers[f"blocked{row}"] = scenario.prompt - BLOCK_SIZE
+        vllm.add(f"blocked{row}", tokens)
+    while any(r.status.name == "WAITING" for r in scheduler.requests.values()):
+        vllm.launch()
+        vllm.finish()
+    seconds = vllm.steps(scenario.samples)
+    assert len(scheduler.running) == 8
+    states = [request.status.name for request in scheduler.requests.values()]
+    assert states.count("WAITING_FOR_REMOTE_KVS") == scenario.requests
+    return seconds
+
+
+def reset(scenario: Scenario) -> list[float]:
+    """Everybody is preempted and everything forgotten."""
+    seconds = []
+    for _ in range(scenario.samples):
+        vllm = _running(scenario, scenario.requests)
+        start = time.perf_counter()
+        done = vllm.scheduler.reset_prefix_cache(reset_running_requests=True)
+        seconds.append(time.perf_counter() - start)
+        assert done
+    return seconds
+
+
+MEASURES = {"decode": decode, "admit": admit, "blocked": blocked, "reset": reset}
+
+
+def measure(scenario: Scenario) -> list[float]:
+    """One round of a scenario, in seconds."""
+    gc.collect()
+    gc.disable()
+    try:
+        return MEASURES[scenario.name](scenario)
+    finally:
+        gc.enable()
+
+
+if __name__ == "__main__":
+    serve(measure)
