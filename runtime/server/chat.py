@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -96,7 +96,7 @@ class _Answer:
             answer["prompt_token_ids"] = self._generation.prompt
         return answer
 
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         options = self._body.stream_options
         head = {**self._head, "object": "chat.completion.chunk"}
         first = {**head, "choices": [_chunk({"role": "assistant", "content": ""})]}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -79,9 +79,15 @@ class _Answer:
         self._generations = generations
 
     async def whole(self) -> dict[str, Any]:
-        choices = await asyncio.gather(
-            *(self._choice(index, one) for index, one in enumerate(self._generations))
-        )
+        work = [
+            asyncio.ensure_future(self._choice(index, one))
+            for index, one in enumerate(self._generations)
+        ]
+        try:
+            choices = await asyncio.gather(*work)
+        finally:
+            for one in work:
+                one.cancel()
         return {**self._head, "choices": choices, "usage": usage(self._generations)}
 
     async def _choice(self, index: int, generation: Generation) -> dict[str, Any]:
@@ -96,22 +102,23 @@ class _Answer:
         )
         return self._shaped(index, generation, together, first=True, offset=0)
 
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         options = self._body.stream_options
         started = [False] * len(self._generations)
         offsets = [0] * len(self._generations)
-        async for index, delta in interleaved(self._generations):
-            if not (delta.text or delta.tokens or delta.finish):
-                continue
-            choice = self._shaped(
-                index, self._generations[index], delta, not started[index], offsets[index]
-            )
-            started[index] = True
-            offsets[index] += len(delta.text)
-            event = {**self._head, "choices": [choice]}
-            if options is not None and options.continuous_usage_stats:
-                event["usage"] = usage(self._generations)
-            yield event
+        async with aclosing(interleaved(self._generations)) as deltas:
+            async for index, delta in deltas:
+                if not (delta.text or delta.tokens or delta.finish):
+                    continue
+                choice = self._shaped(
+                    index, self._generations[index], delta, not started[index], offsets[index]
+                )
+                started[index] = True
+                offsets[index] += len(delta.text)
+                event = {**self._head, "choices": [choice]}
+                if options is not None and options.continuous_usage_stats:
+                    event["usage"] = usage(self._generations)
+                yield event
         if options is not None and options.include_usage:
             yield {**self._head, "choices": [], "usage": usage(self._generations)}
 
@@ -136,7 +143,7 @@ class _Answer:
         return choice
 
 
-async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Delta]]:
+async def interleaved(generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Delta], None]:
     """The deltas of several requests, as they come."""
     streams = [one.deltas().__aiter__() for one in generations]
     waiting = {asyncio.ensure_future(anext(s)): index for index, s in enumerate(streams)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -43,7 +44,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[Any], leave: Callable[[], None], write_timeout: float
+        self, events: AsyncGenerator[Any, None], leave: Callable[[], None], write_timeout: float
     ) -> None:
         super().__init__(
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
@@ -81,8 +82,10 @@ class EventStream(Response):
             }
         )
         try:
-            async for event in self._events:
-                await out(sse(event), True)
+            # Closed at once when the client leaves, not when the collector comes by.
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await out(sse(event), True)
         except Exception as error:
             if isinstance(error, (OSError, TimeoutError)):
                 raise

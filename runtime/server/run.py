@@ -1,4 +1,4 @@
-"""A server process: uvicorn around the app, connections that cannot be held open for ever, SIGTERM.
+"""A server process: uvicorn around the app, from the first answer to SIGTERM.
 
 On SIGTERM or SIGINT new work is answered with 503 while what runs ends (or is aborted, by
 option); a second signal aborts at once. Then the sockets close, and the engine is down.
@@ -12,13 +12,12 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..model.tokenizer import Tokenizer
 from .app import create_app
+from .connections import http_protocol, websocket_protocol
 from .contract import ServedEngine
 from .front import Front
 from .settings import ServerConfig
@@ -61,8 +60,8 @@ def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         app,
         log_level="warning",
         access_log=False,  # a query may carry what does not belong in a log
-        http=_protocol(config),
-        ws="websockets-sansio",
+        http=http_protocol(config.header_timeout, config.write_timeout),
+        ws=websocket_protocol(config.write_timeout),
         ws_max_size=config.max_body,
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,
@@ -124,57 +123,3 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
-
-
-def _protocol(config: ServerConfig) -> type[H11Protocol]:
-    """HTTP/1.1 whose client must send its headers, and take what it is sent, within a time.
-
-    uvicorn has a limit on idle connections only: one that sends half a header, or reads nothing
-    of its answer, would be kept for ever.
-    """
-
-    class Protocol(H11Protocol):
-        _headers_due: asyncio.TimerHandle | None = None
-        _reading_due: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._expect_headers()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is not h11.IDLE or not self.conn.trailing_data[0]:
-                self._headers_came()
-            else:
-                self._expect_headers()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._headers_came()
-            _stop_timer(self._reading_due)
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            # abort, not close: close would wait for what the client does not take.
-            self._reading_due = self.loop.call_later(config.write_timeout, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            _stop_timer(self._reading_due)
-
-        def _headers_came(self) -> None:
-            _stop_timer(self._headers_due)
-            self._headers_due = None
-
-        def _expect_headers(self) -> None:
-            if self._headers_due is None:
-                self._headers_due = self.loop.call_later(
-                    config.header_timeout, self.transport.abort
-                )
-
-    return Protocol
-
-
-def _stop_timer(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

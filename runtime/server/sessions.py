@@ -35,6 +35,7 @@ class Session:
         self._changed = asyncio.Event()
         self._limits: dict[int, int | None] = {0: opened.max_tokens}  # max_tokens by turn
         self._turns_asked = 1
+        self._chunks = asyncio.Lock()
         self._turn_tokens = 0
         self.add(
             {"type": "opened", "session": self.name, "deadline": front.config.session_deadline}
@@ -57,15 +58,31 @@ class Session:
             await changed.wait()
 
     async def chunk(self, message: ChunkMessage) -> None:
-        """Queue more input. Raises ApiError and the engine's errors; nothing is changed then."""
+        """Queue more input. Raises ApiError and the engine's errors; nothing is changed then.
+
+        A socket that drops meanwhile does not stop it half-way: the event `taken` tells the next
+        one that it was done.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._chunk(message)))
+
+    async def _chunk(self, message: ChunkMessage) -> None:
         if self.ended:
             raise ApiError(409, "the session has ended")
-        turn = message.over(self._opened)
-        tokens = await prompt_tokens(self._front, turn.prompt, message.add_special_tokens)
-        params = turn.sampling(turn.max_tokens, None)
-        await self._front.call(self._front.engine.add_chunk, self.request_id, tokens, params)
-        self._limits[self._turns_asked] = turn.max_tokens
-        self._turns_asked += 1
+        settings = message.over(self._opened)
+        tokens = await prompt_tokens(self._front, settings.prompt, message.add_special_tokens)
+        params = settings.sampling(settings.max_tokens, None)
+        async with self._chunks:
+            turn = self._turns_asked
+            self._limits[turn] = settings.max_tokens  # the turn may be over before the call is
+            try:
+                await self._front.call(
+                    self._front.engine.add_chunk, self.request_id, tokens, params
+                )
+            except BaseException:
+                del self._limits[turn]
+                raise
+            self._turns_asked += 1
+        self.add({"type": "taken", "turn": turn})
 
     async def close_input(self) -> None:
         """No more chunks; the session ends when what it has is answered."""

@@ -16,6 +16,14 @@ def serve() -> Iterator[Any]:
     servers.end()
 
 
+@pytest.fixture
+def serve_narrow() -> Iterator[Any]:
+    """The same, with sockets that take little for a client that does not read."""
+    servers = Servers(send_buffer=8192)
+    yield servers.start
+    servers.end()
+
+
 @pytest.fixture(scope="module")
 def _shared() -> Iterator[Served]:
     servers = Servers()

@@ -1,6 +1,7 @@
 """Servers in this process, over real sockets, around an engine that the test brings."""
 
 import asyncio
+import socket
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,8 @@ class Served:
 class Servers:
     """Starts servers and ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, send_buffer: int | None = None) -> None:
+        self.send_buffer = send_buffer  # bytes that the kernel takes for a client
         self._running: list[Any] = []
 
     def start(self, tick: float = 0.0, **options: Any) -> Served:
@@ -52,6 +54,8 @@ class Servers:
         """A server around this engine, which ends with it."""
         config = ServerConfig(**{"model_name": "stub", "max_model_len": 512, "port": 0} | options)
         listening = listen("127.0.0.1", 0)
+        if self.send_buffer is not None:  # accepted sockets inherit it
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
         app = create_app(engine, tokenizer, config)
         ready = threading.Event()
         server = _Server(uvicorn_config(app, config), ready.set)

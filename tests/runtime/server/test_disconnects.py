@@ -57,8 +57,8 @@ def test_a_client_that_leaves_in_mid_stream_has_its_request_aborted(serve):
     assert len(served.engine.aborted) == 1
 
 
-def test_a_client_that_does_not_read_is_cut_off_and_its_request_aborted(serve):
-    served = serve(dev=True, write_timeout=0.5, max_model_len=100_000)
+def test_a_client_that_does_not_read_is_cut_off_and_its_request_aborted(serve_narrow):
+    served = serve_narrow(dev=True, write_timeout=0.5, max_model_len=100_000)
     prompts = ["abc" * 10] * 8
     body = {"prompt": prompts, "max_tokens": 60_000, "stream": True, "logprobs": 2}
     with socket.socket() as line:

@@ -225,3 +225,30 @@ def test_more_work_than_the_server_takes_is_503(serve, limit):
             if client.get("/load").json()["server_load"] == 0:
                 break
         assert client.post("/v1/completions", json=PROMPT).status_code == 200
+
+
+PUBLIC = {"/health", "/ping", "/version", "/load", "/metrics", "/openapi.json"}
+
+
+def test_every_route_but_the_public_ones_needs_a_key(serve):
+    served = serve(api_keys=("key",), admin_api_key="root")
+    paths = served.client().get("/openapi.json").json()["paths"]
+    assert len(paths) > 20
+    with served.client() as client:
+        for path, operations in paths.items():
+            for method in operations:
+                answer = client.request(method, path.replace("{", "").replace("}", ""))
+                assert (answer.status_code == 401) == (path not in PUBLIC), path
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/debug/holds/", "//debug/holds", "/v1/../debug/holds", "/%64ebug/holds", "/DEBUG/holds"],
+)
+def test_a_path_that_is_spelled_otherwise_opens_nothing(serve, path):
+    served = serve(admin_api_key="root")
+    with socket.create_connection(served.address) as line:
+        line.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        line.settimeout(10)
+        status = int(line.recv(1000).split()[1])
+    assert status in (401, 404)

@@ -1,6 +1,8 @@
 """Streaming-input sessions over a WebSocket, with sockets that come and go."""
 
 import json
+import socket
+import threading
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -13,14 +15,14 @@ def opening(prompt="hello", **fields):
     return {"type": "open", "prompt": prompt, "max_tokens": 5, "return_token_ids": True} | fields
 
 
-def say(socket, message):
-    socket.send(json.dumps(message) if isinstance(message, dict) else message)
+def say(one, message):
+    one.send(json.dumps(message) if isinstance(message, dict) else message)
 
 
-def until(socket, kind):
+def until(one, kind):
     events = []
     while not events or events[-1]["type"] != kind:
-        events.append(json.loads(socket.recv(timeout=20)))
+        events.append(json.loads(one.recv(timeout=20)))
     return events
 
 
@@ -38,16 +40,16 @@ def line(served):
 
 def test_turns_answer_chunks_and_close_ends_the_session(served, line):
     encode = served.tokenizer.encode
-    with line() as socket:
-        say(socket, opening())
-        first = until(socket, "turn")
-        say(socket, {"type": "chunk", "prompt": " more", "max_tokens": 3})
-        second = until(socket, "turn")
-        say(socket, {"type": "close"})
-        last = until(socket, "ended")
+    with line() as one:
+        say(one, opening())
+        first = until(one, "turn")
+        say(one, {"type": "chunk", "prompt": " more", "max_tokens": 3})
+        second = until(one, "turn")
+        say(one, {"type": "close"})
+        last = until(one, "ended")
         with pytest.raises(ConnectionClosed):
-            socket.recv(timeout=5)
-        assert socket.close_code == 1000
+            one.recv(timeout=5)
+        assert one.close_code == 1000
     assert first[0]["type"] == "opened"
     prompt = encode("hello").tolist()
     expected = continuation(served.tokenizer, prompt, 5)
@@ -65,54 +67,54 @@ def test_turns_answer_chunks_and_close_ends_the_session(served, line):
 
 
 def test_a_dropped_socket_parks_the_session_and_it_is_taken_up_where_it_was(served, line):
-    with line() as socket:
-        say(socket, opening())
-        events = until(socket, "turn")
+    with line() as one:
+        say(one, opening())
+        events = until(one, "turn")
     name, seen = events[0]["session"], events[1]["seq"]  # as if all after it had been lost
-    with line() as socket:
-        say(socket, {"type": "resume", "session": name, "after": seen})
-        again = until(socket, "turn")
+    with line() as one:
+        say(one, {"type": "resume", "session": name, "after": seen})
+        again = until(one, "turn")
         assert again == events[seen + 1 :]
-        say(socket, {"type": "chunk", "prompt": "x"})
-        assert until(socket, "turn")[-1]["turn"] == 1
+        say(one, {"type": "chunk", "prompt": "x"})
+        assert until(one, "turn")[-1]["turn"] == 1
     assert len(served.engine.requests) == 1
     assert served.engine.aborted == []
 
 
 def test_what_comes_while_nobody_listens_is_kept(served, line):
     served.engine.frozen.set()
-    with line() as socket:
-        say(socket, opening(max_tokens=20))
-        name = until(socket, "opened")[0]["session"]
+    with line() as one:
+        say(one, opening(max_tokens=20))
+        name = until(one, "opened")[0]["session"]
     served.engine.frozen.clear()
-    with line() as socket:
-        say(socket, {"type": "resume", "session": name})
-        events = until(socket, "turn")
+    with line() as one:
+        say(one, {"type": "resume", "session": name})
+        events = until(one, "turn")
     assert len(tokens_of(events)) == 20
 
 
 def test_a_second_socket_takes_the_session_over(line):
-    with line() as socket, line() as other:
-        say(socket, opening())
-        name = until(socket, "turn")[0]["session"]
+    with line() as one, line() as other:
+        say(one, opening())
+        name = until(one, "turn")[0]["session"]
         say(other, {"type": "resume", "session": name})
         until(other, "turn")
         with pytest.raises(ConnectionClosed):
-            socket.recv(timeout=5)
-        assert socket.close_code == 4001
+            one.recv(timeout=5)
+        assert one.close_code == 4001
         say(other, {"type": "chunk", "prompt": "x"})
         assert until(other, "turn")[-1]["turn"] == 1
 
 
 def test_an_ended_session_can_still_be_read(line):
-    with line() as socket:
-        say(socket, opening())
-        name = until(socket, "turn")[0]["session"]
-        say(socket, {"type": "abort"})
-        assert until(socket, "ended")[-1]["finish_reason"] == "abort"
-    with line() as socket:
-        say(socket, {"type": "resume", "session": name})
-        assert until(socket, "ended")[-1]["finish_reason"] == "abort"
+    with line() as one:
+        say(one, opening())
+        name = until(one, "turn")[0]["session"]
+        say(one, {"type": "abort"})
+        assert until(one, "ended")[-1]["finish_reason"] == "abort"
+    with line() as one:
+        say(one, {"type": "resume", "session": name})
+        assert until(one, "ended")[-1]["finish_reason"] == "abort"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +134,13 @@ def test_an_ended_session_can_still_be_read(line):
     ],
 )
 def test_a_wrong_opening_is_an_error_event_and_a_closed_socket(served, line, message, status):
-    with line() as socket:
-        say(socket, message)
-        (event,) = until(socket, "error")
+    with line() as one:
+        say(one, message)
+        (event,) = until(one, "error")
         assert event["error"]["type"] == status
         with pytest.raises(ConnectionClosed):
-            socket.recv(timeout=5)
-        assert socket.close_code == 1008
+            one.recv(timeout=5)
+        assert one.close_code == 1008
     assert served.engine.requests == {}
 
 
@@ -155,27 +157,27 @@ def test_a_wrong_opening_is_an_error_event_and_a_closed_socket(served, line, mes
     ],
 )
 def test_a_wrong_message_changes_nothing_and_leaves_the_socket_open(line, message):
-    with line() as socket:
-        say(socket, opening())
-        until(socket, "turn")
-        say(socket, message)
-        assert "message" in until(socket, "error")[-1]["error"]
-        say(socket, {"type": "chunk", "prompt": "x"})
-        assert until(socket, "turn")[-1]["turn"] == 1
+    with line() as one:
+        say(one, opening())
+        until(one, "turn")
+        say(one, message)
+        assert "message" in until(one, "error")[-1]["error"]
+        say(one, {"type": "chunk", "prompt": "x"})
+        assert until(one, "turn")[-1]["turn"] == 1
 
 
 def test_a_chunk_after_close_is_refused_by_the_engines_own_words(served, line):
     served.engine.frozen.set()
-    with line() as socket:
-        say(socket, opening())
-        until(socket, "opened")
-        say(socket, {"type": "close"})
-        say(socket, {"type": "chunk", "prompt": "x"})
-        error = until(socket, "error")[-1]["error"]
+    with line() as one:
+        say(one, opening())
+        until(one, "opened")
+        say(one, {"type": "close"})
+        say(one, {"type": "chunk", "prompt": "x"})
+        error = until(one, "error")[-1]["error"]
         served.engine.frozen.clear()
         assert error["type"] == "conflict_error"
         assert "closed" in error["message"]
-        assert until(socket, "ended")[-1]["finish_reason"] == "length"
+        assert until(one, "ended")[-1]["finish_reason"] == "length"
 
 
 def test_sessions_of_a_key_are_limited_and_a_foreign_one_is_unknown(serve):
@@ -189,32 +191,73 @@ def test_sessions_of_a_key_are_limited_and_a_foreign_one_is_unknown(serve):
 
     names = []
     for _ in range(2):
-        with connected("a") as socket:
-            say(socket, opening())
-            names.append(until(socket, "turn")[0]["session"])
-    with connected("a") as socket:
-        say(socket, opening())
-        assert until(socket, "error")[0]["error"]["type"] == "rate_limit_error"
+        with connected("a") as one:
+            say(one, opening())
+            names.append(until(one, "turn")[0]["session"])
+    with connected("a") as one:
+        say(one, opening())
+        assert until(one, "error")[0]["error"]["type"] == "rate_limit_error"
         with pytest.raises(ConnectionClosed):
-            socket.recv(timeout=5)
-        assert socket.close_code == 1013
-    with connected("b") as socket:
-        say(socket, {"type": "resume", "session": names[0]})
-        assert until(socket, "error")[0]["error"]["code"] == "unknown_session"
-    with connected("a") as socket:
-        say(socket, {"type": "resume", "session": names[0]})
-        until(socket, "turn")
-        say(socket, {"type": "close"})
-        until(socket, "ended")
-    with connected("a") as socket:
-        say(socket, opening())
-        until(socket, "turn")
+            one.recv(timeout=5)
+        assert one.close_code == 1013
+    with connected("b") as one:
+        say(one, {"type": "resume", "session": names[0]})
+        assert until(one, "error")[0]["error"]["code"] == "unknown_session"
+    with connected("a") as one:
+        say(one, {"type": "resume", "session": names[0]})
+        until(one, "turn")
+        say(one, {"type": "close"})
+        until(one, "ended")
+    with connected("a") as one:
+        say(one, opening())
+        until(one, "turn")
 
 
 def test_abort_of_everything_ends_sessions_too(served, line):
-    with line() as socket:
-        say(socket, opening())
-        until(socket, "turn")
+    with line() as one:
+        say(one, opening())
+        until(one, "turn")
         with served.client() as client:
             assert client.post("/abort_requests").json()["aborted"] == 1
-        assert until(socket, "ended")[-1]["finish_reason"] == "abort"
+        assert until(one, "ended")[-1]["finish_reason"] == "abort"
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_its_session_parks(serve_narrow):
+    served = serve_narrow(write_timeout=0.5, max_model_len=100_000)
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.connect(served.address)
+    deaf = connect(
+        served.socket_url + "/v1/sessions",
+        sock=narrow,
+        max_queue=1,
+        compression=None,
+        close_timeout=0.1,
+    )
+    with deaf as one:
+        say(one, opening(max_tokens=30_000, prompt="abc"))
+        name = json.loads(one.recv(timeout=20))["session"]
+        (session,) = served.app.state.sessions.live
+        pause = threading.Event()
+        for _ in range(3000):
+            if session.attachment is None:
+                break
+            pause.wait(0.01)
+        assert session.attachment is None
+    assert len(served.engine.requests) == 1
+    with connect(served.socket_url + "/v1/sessions") as other:
+        say(other, {"type": "resume", "session": name, "after": 10})
+        assert json.loads(other.recv(timeout=20))["seq"] == 11
+        say(other, {"type": "abort"})
+
+
+def test_a_chunk_is_told_to_be_taken_as_which_turn(line):
+    with line() as one:
+        say(one, opening())
+        until(one, "turn")
+        say(one, {"type": "chunk", "prompt": "x"})
+        events = until(one, "turn")
+        if "taken" not in [event["type"] for event in events]:
+            events += until(one, "taken")
+    (taken,) = [event for event in events if event["type"] == "taken"]
+    assert taken["turn"] == 1
