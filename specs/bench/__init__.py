@@ -1,1 +1,1 @@
-"""`kvproof bench`: tokens a second beside another engine and beside what the memory allows."""
+"""`kvproof bench scheduler`: what the scheduler costs, beside vLLM's."""

@@ -1,77 +1,110 @@
-"""Runs the engines in turns and keeps what can be trusted on a noisy machine: ratios of neighbours.
+"""Asks both sides in alternating rounds, each in a process of its own, and puts ratios together.
 
-A round is one run of each engine on the same load. The ratio of a round compares two runs that
-were seconds apart; the median over the rounds is the figure, and its spread stands beside it.
+The machine is noisy: only what was measured seconds apart is compared. The figure is the median of
+the rounds' medians; the ratio is the median of the rounds' ratios, its spread beside it.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from .contestants import Contestant
-from .workload import Load
+from .scenarios import Scenario, as_line
+
+
+class SideError(Exception):
+    """A side that did not answer; the message has the end of what it printed."""
+
+
+class Side:
+    """One engine's measurements, in a process that waits while the other runs."""
+
+    def __init__(self, name: str, python: str, module: str) -> None:
+        self.name = name
+        code = f"from kvproof.specs.bench import {module} as side; side.serve(side.measure)"
+        self._process = subprocess.Popen(
+            [python, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def samples(self, scenario: Scenario) -> list[float]:
+        """One round, in microseconds. Raises SideError."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(as_line(scenario))
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # said by what it printed
+        for line in process.stdout:
+            if line.startswith("["):
+                found: list[float] = json.loads(line)
+                return found
+        assert process.stderr is not None
+        said = "".join(process.stderr.readlines()[-15:])
+        raise SideError(f"{self.name} ended:\n{said}")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
 
 
 @dataclass
 class Figure:
-    """One case: the runs of each engine, tokens a second with prefill included."""
+    """One scenario: the median of each round, by side."""
 
-    dtype: str
-    streams: int
-    floor: float  # tokens a second if a decode step took as long as reading the weights
-    rates: dict[str, list[float]] = field(default_factory=dict)  # by engine, round after round
+    scenario: Scenario
+    rounds: dict[str, list[float]] = field(default_factory=dict)
 
-    def median(self, engine: str) -> float:
-        """The middle of an engine's runs."""
-        return statistics.median(self.rates[engine])
-
-    def ratio(self, engine: str, other: str) -> tuple[float, float, float]:
-        """Lowest, median and highest ratio of an engine to another over the rounds."""
-        ratios = [a / b for a, b in zip(self.rates[engine], self.rates[other], strict=True)]
-        return min(ratios), statistics.median(ratios), max(ratios)
+    def ratios(self) -> list[float]:
+        """Ours to theirs, round by round; empty when there is no other side."""
+        if len(self.rounds) < 2:
+            return []
+        ours, theirs = self.rounds.values()
+        return [a / b for a, b in zip(ours, theirs, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON. Microseconds."""
         found: dict[str, Any] = {
-            "dtype": self.dtype,
-            "streams": self.streams,
-            "floor": round(self.floor, 1),
-            "tokens_per_second": {
-                engine: [round(rate, 1) for rate in rates] for engine, rates in self.rates.items()
-            },
+            "scenario": self.scenario.title,
+            "unit": self.scenario.unit,
+            "rounds": {name: [round(v, 3) for v in each] for name, each in self.rounds.items()},
         }
-        for other in self.rates:
-            if other != "kvproof":
-                low, middle, high = self.ratio("kvproof", other)
-                found[f"ratio_to_{other}"] = {
-                    "low": round(low, 3), "median": round(middle, 3), "high": round(high, 3),
-                }  # fmt: skip
+        if ratios := self.ratios():
+            found["ratio"] = round(statistics.median(ratios), 4)
+            found["ratio_spread"] = [round(min(ratios), 4), round(max(ratios), 4)]
         return found
 
 
 def compare(
-    engines: list[Contestant],
-    dtype: str,
-    streams: list[int],
-    sizes: tuple[int, int],
-    rounds: int,
-    step_seconds: float,
+    scenarios: Sequence[Scenario], rounds: int, vllm: Path | None = None
 ) -> Iterator[Figure]:
-    """Each number of streams in turn. sizes: prompt and output tokens of a stream.
+    """Each scenario in turn, both sides round by round. vllm: the Python that has it.
 
-    step_seconds: the floor of a decode step. Each engine runs every load once before it counts.
+    Raises SideError.
     """
-    prompt, output = sizes
-    for count in streams:
-        figure = Figure(dtype, count, count / step_seconds)
-        for number in range(rounds + 1):
-            load = Load(count, prompt, output, seed=1000 * count + number)
-            # Whoever is first changes from round to round, so that neither always follows rest.
-            for engine in engines if number % 2 else engines[::-1]:
-                rate = count * output / engine.seconds(load)
-                if number:
-                    figure.rates.setdefault(engine.name, []).append(rate)
-        yield figure
+    sides = [Side("kvproof", sys.executable, "ours")]
+    if vllm is not None:
+        sides.append(Side("vllm", str(vllm), "theirs"))
+    try:
+        for scenario in scenarios:
+            figure = Figure(scenario, {side.name: [] for side in sides})
+            for _ in range(rounds):
+                for side in sides:
+                    median = statistics.median(side.samples(scenario))
+                    figure.rounds[side.name].append(median)
+            yield figure
+    finally:
+        for side in sides:
+            side.close()

@@ -37,8 +37,7 @@ COMMANDS: tuple[Listed, ...] = (
     Listed("demo", "The proofs, then the reset scenario on a served model.", "runtime"),
     Listed("generate", "Ask a model one prompt; its answer as it comes.", "runtime"),
     Listed("serve", "Serve a model with OpenAI's API over HTTP.", "runtime"),
-    Listed("bench", "What the scheduler costs, beside vLLM's if it is there.", "runtime"),
-    Listed("bench", "Tokens a second, beside vLLM and what the memory allows.", "runtime"),
+    Listed("bench", "What scheduler and model cost, beside vLLM if it is there.", "runtime"),
     Listed("model", "Fetch a model into the cache, list models, export one.", "runtime"),
 )
 """In the order in which `kvproof --help` shows them; `name` is also the module's."""

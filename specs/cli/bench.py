@@ -1,9 +1,9 @@
-"""`kvproof bench`: tokens a second on the CPU, beside vLLM and beside what the memory allows."""
+"""`kvproof bench`: what the scheduler costs, and what the model reaches, beside vLLM."""
 
 from __future__ import annotations
 
 import json
-import tempfile
+import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,157 +12,49 @@ from rich.console import Console
 from rich.table import Table
 
 from . import exits
+from .bench_model import command as model_command
+
+command = typer.Typer(add_completion=False, no_args_is_help=True, help="Benchmarks.")
+command.command("model")(model_command)
 
 
-def command(
-    model: Annotated[
-        str, typer.Argument(help="A known name, a directory or a GGUF file.")
-    ] = "smollm2-135m",
-    streams: Annotated[str, typer.Option(help="Requests at once, with commas.")] = "1,8,32",
-    dtypes: Annotated[str, typer.Option(help="With commas.")] = "float32,bfloat16",
-    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of a stream.")] = 128,
-    output: Annotated[int, typer.Option(min=1, help="Output tokens of a stream.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each case that count.")] = 5,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 2,
-    steps_in_flight: Annotated[int, typer.Option(min=1, max=2)] = 1,
+@command.command("scheduler")
+def scheduler(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, the sides in turns.")] = 5,
     vllm: Annotated[
-        Path | None, typer.Option(help="Python of an environment with vLLM's CPU build.")
+        Path | None, typer.Option(help="Python of an environment with vLLM and kvproof.")
     ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Also say where a decode step's time goes.")
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> int:
-    """Measure MODEL on the CPU: greedy, ignore_eos, new random prompts in every run."""
-    from ...runtime.model.errors import ModelError
-    from ..bench.contestants import ContestantError
+    """Measure steps, admissions and resets on a device that takes no time."""
+    from ..bench.compare import SideError, compare
+    from ..bench.scenarios import SCENARIOS
 
-    try:
-        counts = [int(part) for part in streams.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--streams") from error
-    kinds = dtypes.split(",")
     if vllm is not None and not vllm.exists():
         raise typer.BadParameter(f"{vllm} does not exist", param_hint="--vllm")
     console = Console(stderr=as_json)
+    found: list[dict[str, Any]] = []
     try:
         with console.status("measuring") as status:
-            found = _measure(
-                model, counts, kinds, (prompt, output), rounds, threads, steps_in_flight, vllm,
-                profile, status.update,
-            )  # fmt: skip
-    except (ModelError, ContestantError, ValueError) as error:
-        typer.echo(f"kvproof bench: {error}", err=True)
+            for figure in compare(SCENARIOS, rounds, vllm):
+                found.append(figure.as_dict())
+                status.update(f"{len(found)} of {len(SCENARIOS)} measured")
+    except SideError as error:
+        typer.echo(f"kvproof bench scheduler: {error}", err=True)
         return exits.FAILED
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-    else:
-        _print(console, found)
-    return exits.OK
-
-
-def _measure(
-    model: str,
-    streams: list[int],
-    dtypes: list[str],
-    sizes: tuple[int, int],
-    rounds: int,
-    threads: int,
-    steps: int,
-    vllm: Path | None,
-    with_profile: bool,
-    say: Any,
-) -> dict[str, Any]:
-    from ...runtime.model.export import export
-    from ...runtime.model.zoo import resolve
-    from ..bench import contestants
-    from ..bench.compare import compare
-    from ..bench.floor import bandwidth
-
-    speed = bandwidth(threads)
-    found: dict[str, Any] = {
-        "model": model, "prompt": sizes[0], "output": sizes[1], "threads": threads,
-        "rounds": rounds, "steps_in_flight": steps,
-        "memory_gigabytes_per_second": round(speed / 1e9, 1), "cases": [], "profiles": [],
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="kvproof-bench-") as name:
-        scratch = Path(name)
-        if vllm is not None:
-            say("exporting the model for vLLM")
-            export(resolve(model), scratch / "model", "float32", lambda done, total: None)
-        for dtype in dtypes:
-            say(f"{dtype}: loading")
-            engines = [contestants.own(model, dtype, threads, steps)]
-            try:
-                if vllm is not None:
-                    engines.append(
-                        contestants.vllm(vllm, scratch / "model", dtype, threads, scratch)
-                    )
-                weights = int(engines[0].about["weight_bytes"])
-                for figure in compare(engines, dtype, streams, sizes, rounds, weights / speed):
-                    found["cases"].append(figure.as_dict())
-                    say(f"{dtype}: {figure.streams} streams done")
-            finally:
-                for engine in engines:
-                    engine.close()
-            if with_profile:
-                say(f"{dtype}: profile")
-                found["profiles"] += _profiles(model, dtype, streams, sizes, threads, steps)
-    return found
-
-
-def _profiles(
-    model: str, dtype: str, streams: list[int], sizes: tuple[int, int], threads: int, steps: int
-) -> list[dict[str, Any]]:
-    import torch
-
-    from ...runtime.engine import Engine
-    from ..bench.profile import profile
-    from ..bench.workload import Load
-
-    torch.set_num_threads(threads)
-    with Engine.from_pretrained(
-        model, dtype=dtype, device="cpu", device_blocks=1024, max_num_seqs=64,
-        max_batched_tokens=8192, steps_in_flight=steps,
-    ) as engine:  # fmt: skip
-        return [
-            {
-                "dtype": dtype,
-                "streams": count,
-                "milliseconds": profile(engine, Load(count, *sizes, seed=count)),
-            }
-            for count in streams
-        ]
-
-
-def _print(console: Console, found: dict[str, Any]) -> None:
-    console.print(
-        f"{found['model']}, {found['prompt']} prompt and {found['output']} output tokens, "
-        f"{found['threads']} threads, {found['rounds']} rounds; "
-        f"memory reads {found['memory_gigabytes_per_second']} GB/s"
-    )
-    table = Table("dtype", "streams", "kvproof", "vllm", "ratio", "floor", title="tokens a second")
-    for case in found["cases"]:
-        rates = case["tokens_per_second"]
-        ratio = case.get("ratio_to_vllm")
+        return exits.OK
+    table = Table("what", "unit", "kvproof", "vllm", "ratio")
+    for one in found:
+        medians = {name: statistics.median(each) for name, each in one["rounds"].items()}
+        low, high = one.get("ratio_spread", (0, 0))
         table.add_row(
-            case["dtype"],
-            str(case["streams"]),
-            _spread(rates["kvproof"]),
-            _spread(rates["vllm"]) if "vllm" in rates else "",
-            f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})" if ratio else "",
-            f"{case['floor']:.0f}",
+            one["scenario"],
+            one["unit"],
+            f"{medians['kvproof']:.2f}",
+            f"{medians['vllm']:.2f}" if "vllm" in medians else "",
+            f"{one['ratio']:.3f} ({low:.3f}–{high:.3f})" if "ratio" in one else "",
         )
     console.print(table)
-    for one in found["profiles"]:
-        table = Table("part", "ms", "%", title=f"a decode step, {one['dtype']}, {one['streams']}")
-        whole = one["milliseconds"]["step"]
-        for part, value in sorted(one["milliseconds"].items(), key=lambda item: -item[1]):
-            table.add_row(part, f"{value:.2f}", f"{100 * value / whole:.0f}")
-        console.print(table)
-
-
-def _spread(rates: list[float]) -> str:
-    import statistics
-
-    return f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
+    return exits.OK

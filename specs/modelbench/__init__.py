@@ -1,0 +1,1 @@
+"""`kvproof bench model`: tokens a second beside another engine, and what memory allows."""

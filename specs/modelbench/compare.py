@@ -1,0 +1,77 @@
+"""Runs the engines in turns and keeps what can be trusted on a noisy machine: ratios of neighbours.
+
+A round is one run of each engine on the same load. The ratio of a round compares two runs that
+were seconds apart; the median over the rounds is the figure, and its spread stands beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .contestants import Contestant
+from .workload import Load
+
+
+@dataclass
+class Figure:
+    """One case: the runs of each engine, tokens a second with prefill included."""
+
+    dtype: str
+    streams: int
+    floor: float  # tokens a second if a decode step took as long as reading the weights
+    rates: dict[str, list[float]] = field(default_factory=dict)  # by engine, round after round
+
+    def median(self, engine: str) -> float:
+        """The middle of an engine's runs."""
+        return statistics.median(self.rates[engine])
+
+    def ratio(self, engine: str, other: str) -> tuple[float, float, float]:
+        """Lowest, median and highest ratio of an engine to another over the rounds."""
+        ratios = [a / b for a, b in zip(self.rates[engine], self.rates[other], strict=True)]
+        return min(ratios), statistics.median(ratios), max(ratios)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {
+            "dtype": self.dtype,
+            "streams": self.streams,
+            "floor": round(self.floor, 1),
+            "tokens_per_second": {
+                engine: [round(rate, 1) for rate in rates] for engine, rates in self.rates.items()
+            },
+        }
+        for other in self.rates:
+            if other != "kvproof":
+                low, middle, high = self.ratio("kvproof", other)
+                found[f"ratio_to_{other}"] = {
+                    "low": round(low, 3), "median": round(middle, 3), "high": round(high, 3),
+                }  # fmt: skip
+        return found
+
+
+def compare(
+    engines: list[Contestant],
+    dtype: str,
+    streams: list[int],
+    sizes: tuple[int, int],
+    rounds: int,
+    step_seconds: float,
+) -> Iterator[Figure]:
+    """Each number of streams in turn. sizes: prompt and output tokens of a stream.
+
+    step_seconds: the floor of a decode step. Each engine runs every load once before it counts.
+    """
+    prompt, output = sizes
+    for count in streams:
+        figure = Figure(dtype, count, count / step_seconds)
+        for number in range(rounds + 1):
+            load = Load(count, prompt, output, seed=1000 * count + number)
+            # Whoever is first changes from round to round, so that neither always follows rest.
+            for engine in engines if number % 2 else engines[::-1]:
+                rate = count * output / engine.seconds(load)
+                if number:
+                    figure.rates.setdefault(engine.name, []).append(rate)
+        yield figure
