@@ -21,12 +21,11 @@ from ..chaos import Chaos
 from ..test_soak import BUSY, SHAPES
 from .engine_harness import PromptTier
 
+#: What happens to the tier; and fewer calls that stop everything, so that there is more to copy.
 TIER_OPERATIONS = {
-    "confirm": 1.0,
-    "find": 1.0,
-    "inject": 1.0,
-    "fail_tier_reset": 0.3,
-}
+    "confirm": 1.0, "find": 1.0, "inject": 1.0, "fail_tier_reset": 0.3, "tick": 15.0, "add": 12.0,
+    "pause": 0.3, "sleep": 0.15, "weights_changed": 0.05, "resume": 5.0, "wake": 5.0, "forget": 6.0,
+}  # fmt: skip
 
 
 class FaultyChaos(Chaos):
@@ -70,6 +69,10 @@ class FaultyChaos(Chaos):
         if number not in self.core.lifecycle.transfers:
             kind = self.random.choice(tuple(SignalKind))
             self.faulty.inject(TransferSignal(number, kind, self.random.randrange(5)))
+
+    def forget(self) -> None:
+        """As if other requests had needed all free blocks: what is wanted again must be loaded."""
+        self.core.lifecycle.ledger.drop_cached()
 
     def fail_tier_reset(self) -> None:
         self.faulty.resets_to_fail = 1
