@@ -51,10 +51,10 @@ def test_written_tests_fail_without_kvproof(tmp_path: Path) -> None:
         text = write(finding, "kvproof fuzz")
         assert "import kvproof" not in text
         assert "from kvproof" not in text
-        (tmp_path / f"{recorded.name.replace('-', '_')}_{file_name(finding)}").write_text(text)
+        (tmp_path / file_name(finding)).write_text(text)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvproof",
-         "--tb=line", "-o", "python_files=*.py", "--rootdir", str(tmp_path), str(tmp_path)],
+         "--tb=line", "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "3 failed" in run.stdout, run.stdout[-3000:] + run.stderr[-2000:]
