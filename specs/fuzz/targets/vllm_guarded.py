@@ -37,9 +37,10 @@ class GuardedVllmScheduler(VllmScheduler):
 
     def reset(self, running: bool, connector: bool) -> ResetAnswer:
         answer = super().reset(running, connector)
-        if not answer.done and self.device.unreported():
-            # A transfer has ended and the scheduler was not told: to it the transfer is open.
-            raise RejectedError("a transfer's end has not been reported")
+        mock = self.scheduler.connector if self.settings.connector == "mock" else None
+        if not answer.done and (self.device.unreported() or (mock and mock.queued())):
+            # To the scheduler a transfer is open from when it is asked for to when it is told.
+            raise RejectedError("a transfer has not begun, or its end has not been reported")
         return answer
 
     def sleep(self, level: int) -> bool:

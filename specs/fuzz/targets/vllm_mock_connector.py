@@ -56,6 +56,10 @@ class MockConnector(KVConnectorBase_V1, SupportsHMA):
         first, last = start // self.block_size, -(-end // self.block_size)
         self._pending.loads.append((request.request_id, start, end, table[first:last]))
 
+    def queued(self) -> bool:
+        """Whether the next step starts a transfer."""
+        return bool(self._pending.loads or self._pending.sends)
+
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         pending, self._pending = self._pending, MockMetadata()
         return pending
