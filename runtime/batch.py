@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import BatchView, some
+from .columns import BatchView, Int64Array, some
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
 from .steps import LaunchedStep
 
@@ -34,17 +34,34 @@ def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
     rows, starts, counts, known = launched.rows, launched.starts, launched.counts, launched.known
     total = sum(counts.tolist())
     if total == len(counts):
-        positions, owners, lengths = starts, rows, known
-    else:
-        owner = np.repeat(np.arange(len(rows)), counts)
-        offsets = np.cumsum(counts) - counts
-        positions = np.arange(total) + (starts - offsets)[owner]
-        owners, lengths = rows[owner], known[owner]
-    pending = positions >= lengths
+        return _next_tokens(view, rows, starts, known)
+    # Who computes many tokens knows them all: copied slice by slice, the others all at once.
+    tokens = np.empty(total, dtype=np.int32)
+    ends = np.cumsum(counts)
+    one = counts == 1
+    if some(one):
+        tokens[ends[one] - 1] = _next_tokens(view, rows[one], starts[one], known[one])
+    many = ~one
+    for row, start, count, end in zip(
+        rows[many].tolist(),
+        starts[many].tolist(),
+        counts[many].tolist(),
+        ends[many].tolist(),
+        strict=True,
+    ):
+        tokens[end - count : end] = view.tokens[row, start : start + count]
+    return tokens
+
+
+def _next_tokens(
+    view: BatchView, rows: Int64Array, positions: Int64Array, known: Int64Array
+) -> Int32Array:
+    """One token of each row."""
+    pending = positions >= known
     if not some(pending):
-        tokens: Int32Array = view.tokens[owners, positions]
+        tokens: Int32Array = view.tokens[rows, positions]
         return tokens
     # The position of a token that is still to be sampled may lie behind the columns' end.
-    tokens = view.tokens[owners, np.where(pending, 0, positions)]
+    tokens = view.tokens[rows, np.where(pending, 0, positions)]
     tokens[pending] = PREVIOUS_SAMPLE
     return tokens

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from ..statemachine.facts import RequestFacts
 
 Int64Array = npt.NDArray[np.int64]
+#: Block ids, in order.
+Blocks = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 #: The facts in the order of the first axis.
 FACTS: tuple[str, ...] = tuple(RequestFacts.KINDS)
@@ -104,4 +106,5 @@ def some(truths: npt.NDArray[np.bool_]) -> bool:
 def read_only(array: npt.NDArray[Any]) -> Any:
     """A view of the array through which nothing can be written."""
     # A mere view could be made writable again, because the array that it looks at is.
-    return np.asarray(memoryview(array).toreadonly())
+    buffer: Any = array
+    return np.asarray(memoryview(buffer).toreadonly())

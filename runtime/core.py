@@ -316,8 +316,8 @@ class CoreBase:
             self._requests[row].error = "it cannot fit in the block pool, even alone"
         for admission in done.admitted:
             self._admitted(admission.row, len(admission.hits))
-            if self.transfers is not None and admission.hits:
-                self.transfers.keep_stored(admission.row, admission.hits)
+            if self.transfers is not None and len(admission.hits):
+                self.transfers.keep_stored(admission.row, admission.hits.tolist())
         for load in done.loading:
             self._began_loading(load.row)
         launched = done.launched

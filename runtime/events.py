@@ -7,7 +7,7 @@ out here from the pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ from ..statemachine.states import (
     EngineEvent,
     RequestEvent,
 )
-from .columns import facts_of, load_facts
+from .columns import Blocks, Int64Array, facts_of, load_facts
 from .holds import StepHold
 from .state import LifecycleState
 
@@ -155,7 +155,7 @@ class RequestEvents(LifecycleState):
             self._tokens[row, : len(tokens)] = tokens
         return row
 
-    def admit(self, row: int, hits: Sequence[int] = (), new: int = 0) -> Outcome:
+    def admit(self, row: int, hits: Blocks = (), new: int = 0) -> Outcome:
         """Run it: its hold covers `hits`, which are published prefix blocks, and `new` others."""
         self._ask_for_blocks(row, hits, new)
         return self.fire(row, ADMIT)
@@ -363,7 +363,7 @@ class RequestEvents(LifecycleState):
         at = covered
         if self.config.check:
             self._check_hits(row, hits[: self._ask.hits])
-        if hits:
+        if len(hits):
             self.ledger.acquire(hits)
             self._tables[row, at : at + len(hits)] = hits
             at += len(hits)
@@ -371,10 +371,10 @@ class RequestEvents(LifecycleState):
             last = int(self._tables[row, at - 1]) if at else -1
             self._tables[row, at : at + new] = self.ledger.take_fresh(new, last)
 
-    def _check_hits(self, row: int, hits: Sequence[int]) -> None:
+    def _check_hits(self, row: int, hits: Int64Array) -> None:
         """What an admission calls hits are the published blocks of its own prefix."""
         keys = self.keys(row, len(hits))
-        for block, key in zip(hits, keys, strict=False):
+        for block, key in zip(hits.tolist(), keys, strict=False):
             assert self.ledger.index.key_of(block) == key, f"block {block} is no hit for {row}"
 
     def _publish(self, row: int, first: int, end: int) -> None:
@@ -410,7 +410,7 @@ class RequestEvents(LifecycleState):
 
     # --- asks -----------------------------------------------------------------------------------
 
-    _hits: Sequence[int] = ()
+    _hits: Int64Array = np.zeros(0, dtype=np.int64)
     _new: int = 0
 
     def _ask_blank(self) -> Ask:
@@ -418,15 +418,17 @@ class RequestEvents(LifecycleState):
         _blank(x)
         return x
 
-    def _ask_for_blocks(self, row: int, hits: Sequence[int], new: int) -> Ask:
+    def _ask_for_blocks(self, row: int, hits: Blocks, new: int) -> Ask:
         """Say which blocks the hold is to cover, and how many of them leave the free pool."""
         x = self._ask_blank()
-        counts = self.ledger.counts
-        x.blocks = len(hits) + new
-        x.hits = len(hits)
-        x.fresh = new + (len(hits) - int(np.count_nonzero(counts[hits])) if hits else 0)
+        ids = np.asarray(hits, dtype=np.int64)
+        x.blocks = len(ids) + new
+        x.hits = len(ids)
+        x.fresh = new
+        if len(ids):
+            x.fresh += len(ids) - int(np.count_nonzero(self.ledger.counts[ids]))
         x.free = self.free_for(row)
-        self._hits, self._new = hits, new
+        self._hits, self._new = ids, new
         return x
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.lanes import acquired, released
-from .columns import Int64Array
+from .columns import Blocks, Int64Array
 from .pool import BlockPool
 from .prefix import PrefixIndex
 
@@ -57,8 +57,9 @@ class BlockLedger:
         blocks, evicted = self.pool.take(wanted, after)
         if evicted:
             self.index.drop(blocks[wanted - evicted :])
-        if wanted == 1:
-            self.counts[blocks[0]] = 1
+        first, last = blocks[0], blocks[-1]
+        if not evicted and last - first == wanted - 1:
+            self.counts[first : last + 1] = 1  # a run, as most are
         else:
             self.counts[blocks] = 1
         return blocks
@@ -74,15 +75,14 @@ class BlockLedger:
         self.counts[blocks] = 1
         return blocks
 
-    def acquire(self, blocks: Sequence[int]) -> None:
+    def acquire(self, blocks: Blocks) -> None:
         """One hold more covers each of these blocks, all different."""
-        if not blocks:
-            return
-        ids = np.asarray(blocks)
+        ids = np.asarray(blocks, dtype=np.int64)
         before = self.counts[ids]
         self.counts[ids] = acquired(before, 1)
-        if not before.all():
-            self.pool.remove(ids[before == 0].tolist())
+        free = ids[before == 0]
+        if free.size:
+            self.pool.remove(free.tolist())
 
     # --- letting go -----------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class BlockLedger:
         """
         after = released(self.counts[blocks], 1)
         self.counts[blocks] = after
-        self._free(blocks[after == 0][::-1].tolist())
+        self._free(blocks[after == 0][::-1])
 
     def release_many(self, holds: Sequence[npt.NDArray[np.int32]]) -> None:
         """Several holds end in this order. A block may be covered by more than one of them."""
@@ -110,16 +110,15 @@ class BlockLedger:
         last_first = every[::-1]
         _, first_seen = np.unique(last_first, return_index=True)
         order = last_first[np.sort(first_seen)][::-1]
-        self._free(order[self.counts[order] == 0].tolist())
+        self._free(order[self.counts[order] == 0])
 
-    def _free(self, blocks: list[int]) -> None:
-        is_cached = self.index.is_cached
-        cached = [block for block in blocks if is_cached(block)]
-        if len(cached) == len(blocks):
-            self.pool.put_cached(cached)
+    def _free(self, blocks: npt.NDArray[np.int32]) -> None:
+        """Nobody holds these any more; the first of them is to be evicted first."""
+        if not blocks.size:
             return
-        self.pool.put_uncached([block for block in blocks if not is_cached(block)])
-        self.pool.put_cached(cached)
+        cached = self.index.cached[blocks]
+        self.pool.put_uncached(blocks[~cached])
+        self.pool.put_cached(blocks[cached].tolist())
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -155,7 +154,10 @@ class BlockLedger:
     def drop_cached(self) -> int:
         """Every prefix that no hold keeps is forgotten. Returns how many blocks that were."""
         dropped = self.pool.drop_cached()
-        self.index.drop(dropped)
+        if len(dropped) == len(self.index):
+            self.index.clear()
+        else:
+            self.index.drop(dropped.tolist())
         return len(dropped)
 
     # --- transfers ------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ free first, so that what was let go last can still be hit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+from .columns import Blocks, Int64Array
 
 
 class BlockPool:
@@ -82,10 +84,9 @@ class BlockPool:
         for block in blocks:
             del self._cached[block]
 
-    def put_uncached(self, blocks: Sequence[int]) -> None:
+    def put_uncached(self, blocks: Blocks) -> None:
         """These blocks are free and hold nothing that can be hit."""
-        for block in blocks:
-            self._uncached[block] = 1
+        self._map[blocks] = 1
         self._uncached_free += len(blocks)
 
     def put_cached(self, blocks: Iterable[int]) -> None:
@@ -93,9 +94,9 @@ class BlockPool:
         for block in blocks:
             self._cached[block] = None
 
-    def drop_cached(self) -> list[int]:
+    def drop_cached(self) -> Int64Array:
         """No free block can be hit any more. Returns those that could."""
-        dropped = list(self._cached)
+        dropped = np.fromiter(self._cached, dtype=np.int64, count=len(self._cached))
         self._cached.clear()
         self.put_uncached(dropped)
         return dropped

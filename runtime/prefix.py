@@ -7,10 +7,13 @@ one key stands for a whole prefix, in every tier.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
 import blake3
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 Digest = Callable[[bytes], bytes]
@@ -44,6 +47,7 @@ class BlockHasher:
         self.block_bytes = 4 * block_size
         self._model = (algorithm, model_digest, dtype, block_size)
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - lives as long as its engine
     def root(self, salt: bytes, epoch: int) -> bytes:
         """What a chain starts from: differs for every salt and every epoch of the weights."""
         return hashlib.sha256(repr((self._model, salt, epoch)).encode()).digest()
@@ -52,6 +56,12 @@ class BlockHasher:
         """Append the keys of the full blocks in `tokens`, int32 little-endian, to `keys`."""
         digest, width = self._digest, self.block_bytes
         parent = keys[-1] if keys else root
+        if digest is _sha256:  # written out: the call in between costs a fifth of it
+            sha256 = hashlib.sha256
+            for start in range(0, len(tokens) - width + 1, width):
+                parent = sha256(parent + tokens[start : start + width]).digest()
+                keys.append(parent)
+            return
         for start in range(0, len(tokens) - width + 1, width):
             parent = digest(parent + tokens[start : start + width])
             keys.append(parent)
@@ -66,6 +76,8 @@ class PrefixIndex:
         self._key: list[bytes | None] = [None] * num_blocks
         self._parent: list[bytes | None] = [None] * num_blocks
         self._tokens: list[bytes | None] = [None] * num_blocks
+        #: By block, whether it can be hit.
+        self.cached: npt.NDArray[np.bool_] = np.zeros(num_blocks, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self._block)
@@ -118,6 +130,7 @@ class PrefixIndex:
         if self._block.setdefault(key, block) != block:
             return False
         self._key[block] = key
+        self.cached[block] = True
         if self._compares:
             self._parent[block] = parent
             self._tokens[block] = tokens
@@ -130,3 +143,13 @@ class PrefixIndex:
             if key is not None:
                 del self._block[key]
                 self._key[block] = self._parent[block] = self._tokens[block] = None
+                self.cached[block] = False
+
+    def clear(self) -> None:
+        """No block can be hit any more."""
+        blocks = len(self._key)
+        self._block.clear()
+        self._key = [None] * blocks
+        self._parent = [None] * blocks
+        self._tokens = [None] * blocks
+        self.cached[:] = False

@@ -5,10 +5,14 @@ Nothing is changed while a plan is made, so what it takes and gives is kept here
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
 
 from ..statemachine.lanes import in_flight
 from ..statemachine.policy import enough
+from .columns import Int64Array
 from .lifecycle import Lifecycle
 
 
@@ -17,28 +21,34 @@ class Room:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
+        self._counts = lifecycle.view.counts
         self.free = lifecycle.free_for()
         self.promised = 0
-        #: block -> holds that the plan, or a launched step's end, takes away from its count
-        self._less: dict[int, int] = {}
+        #: By block: holds that the plan, or a launched step's end, takes away from its count.
+        #: Made when the first one does: most plans need it not.
+        self._less: Int64Array | None = None
         #: Blocks that a launched step still touches: free only when it is processed.
-        self._late: set[int] = set()
+        self._late: npt.NDArray[np.bool_] | None = None
         self._looked_at_steps = False
         self._fresh = 0  # taken for new content by the plan's admissions
         self._evicted: set[int] = set()
+        self._eviction: Iterator[int] | None = None
 
     def copy(self) -> Room:
         """The same room, to try something out."""
         twin = object.__new__(Room)
         twin.__dict__.update(self.__dict__)
-        twin._less = dict(self._less)
-        twin._late = set(self._late)
-        twin._evicted = set(self._evicted)
+        twin._less = None if self._less is None else self._less.copy()
+        twin._late = None if self._late is None else self._late.copy()
         return twin
+
+    def become(self, other: Room) -> None:
+        """What was tried out on a copy is so."""
+        self.__dict__.update(other.__dict__)
 
     # --- taking ---------------------------------------------------------------------------------
 
-    def surviving(self, hits: Sequence[int]) -> Sequence[int]:
+    def surviving(self, hits: list[int]) -> list[int]:
         """The leading hits that the plan's earlier admissions do not evict."""
         if self._evicted:
             for place, block in enumerate(hits):
@@ -46,27 +56,40 @@ class Room:
                     return hits[:place]
         return hits
 
-    def fresh(self, hits: Iterable[int], new: int) -> int:
+    def fresh(self, hits: Int64Array, new: int) -> int:
         """How many blocks leave the free pool for these hits and that many new ones."""
-        counts = self._lifecycle.ledger.counts
-        less = self._less
-        if less:
-            return new + sum(bool(counts[block] == less.get(block, 0)) for block in hits)
-        return new + sum(not counts[block] for block in hits)
+        if not hits.size:
+            return new
+        counts = self._counts[hits]
+        if self._less is not None:
+            counts = counts - self._less[hits]
+        return new + hits.size - int(np.count_nonzero(counts))
 
-    def take(self, hits: Sequence[int], new: int, reserve: int = 0) -> None:
+    def take(self, hits: Int64Array, new: int, reserve: int = 0) -> None:
         """An admission takes them; `fresh` of them were free, `reserve` more are promised."""
         self.free -= self.fresh(hits, new) + reserve
-        for block in hits:
-            self._less[block] = self._less.get(block, 0) - 1
+        if hits.size:
+            self._differences()[hits] -= 1
         self._fresh += new
         short = self._fresh - self._lifecycle.ledger.pool.uncached_free
         if short > len(self._evicted):
-            for block in self._lifecycle.ledger.pool.eviction_order():
-                if len(self._evicted) >= short:
-                    break
-                if not self._less.get(block):
-                    self._evicted.add(block)
+            self._evict(short)
+
+    def _evict(self, number: int) -> None:
+        """So many cached blocks go for the new content, the next to be evicted first."""
+        if self._eviction is None:
+            self._eviction = self._lifecycle.ledger.pool.eviction_order()
+        less = self._differences()
+        for block in self._eviction:
+            if not less[block]:
+                self._evicted.add(block)
+                if len(self._evicted) >= number:
+                    return
+
+    def _differences(self) -> Int64Array:
+        if self._less is None:
+            self._less = np.zeros(len(self._counts), dtype=np.int64)
+        return self._less
 
     # --- letting go -----------------------------------------------------------------------------
 
@@ -77,7 +100,7 @@ class Room:
         self._looked_at_steps = True
         for holds in self._lifecycle.ledger.step_holds.values():
             for hold in holds:
-                self._release(hold.blocks.tolist(), late=True)
+                self._release(hold.blocks, late=True)
 
     def let_go(self, row: int) -> None:
         """The request in `row` would let go of its blocks and of what is reserved for it."""
@@ -86,21 +109,20 @@ class Room:
         newest = int(lifecycle.view.newest_step[row])
         self.free += int(lifecycle.view.reserved[row])
         late = bool(in_flight(newest, lifecycle.processed))
-        self._release(lifecycle.table(row).tolist(), late)
+        self._release(lifecycle.table(row), late)
 
     def enough(self, needed: int) -> bool:
         """Whether no further victim is needed."""
         return bool(enough(self.free, self.promised, needed))
 
-    def _release(self, blocks: list[int], late: bool) -> None:
-        counts, less = self._lifecycle.ledger.counts, self._less
-        for block in blocks:
-            gone = less.get(block, 0) + 1
-            less[block] = gone
-            if late:
-                self._late.add(block)
-            if gone == counts[block]:
-                if block in self._late:
-                    self.promised += 1
-                else:
-                    self.free += 1
+    def _release(self, blocks: npt.NDArray[np.int32], late: bool) -> None:
+        less = self._differences()
+        if self._late is None:
+            self._late = np.zeros(len(self._counts), dtype=np.bool_)
+        less[blocks] += 1
+        if late:
+            self._late[blocks] = True
+        gone = blocks[less[blocks] == self._counts[blocks]]
+        promised = int(np.count_nonzero(self._late[gone]))
+        self.promised += promised
+        self.free += gone.size - promised

@@ -11,7 +11,7 @@ last first. It names nobody unless that is enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -41,7 +41,7 @@ class Loads(Protocol):
     def remote_prefix(self, row: int, hits: int) -> RemotePrefix | None:
         """What can be loaded for the request in `row` behind `hits` device blocks. Reads only."""
 
-    def admit(self, row: int, hits: Sequence[int], remote: RemotePrefix, reserve: int) -> Outcome:
+    def admit(self, row: int, hits: Int64Array, remote: RemotePrefix, reserve: int) -> Outcome:
         """Let it wait for its load."""
 
 
@@ -50,7 +50,7 @@ class Admission:
     """A request that starts to run: its hold covers hits and new blocks, a step its tokens."""
 
     row: int
-    hits: Sequence[int]
+    hits: Int64Array
     new: int
     tokens: int
 
@@ -60,7 +60,7 @@ class Loading:
     """A request that waits for its prefix first."""
 
     row: int
-    hits: Sequence[int]
+    hits: Int64Array
     remote: RemotePrefix
     reserve: int
 
@@ -239,7 +239,7 @@ class Scheduler:
                 chosen.append(candidate)
         if not trial.enough(needed(trial)):
             return []
-        room.__dict__.update(trial.__dict__)
+        room.become(trial)
         plan.reclaims += reclaims
         plan.victims += preempted
         for victim in preempted:
@@ -296,7 +296,9 @@ class Scheduler:
                 return
             if budget <= 0:
                 return
-            hits = room.surviving(lifecycle.hits(row)) if not resident else ()
+            hits = _NO_ROWS
+            if not resident:
+                hits = np.array(room.surviving(lifecycle.hits(row)), dtype=np.int64)
             remote = None
             if self._loads is not None and works and not resident and not engine.pending_reset:
                 remote = self._loads.remote_prefix(row, len(hits))
@@ -315,7 +317,7 @@ class Scheduler:
                 return
 
     def _plan_load(
-        self, plan: Plan, room: Room, row: int, hits: Sequence[int], remote: RemotePrefix
+        self, plan: Plan, room: Room, row: int, hits: Int64Array, remote: RemotePrefix
     ) -> bool:
         lifecycle = self._lifecycle
         fresh = len(remote.keys)
@@ -336,7 +338,7 @@ class Scheduler:
         return True
 
     def _plan_admission(
-        self, plan: Plan, room: Room, row: int, hits: Sequence[int], budget: int
+        self, plan: Plan, room: Room, row: int, hits: Int64Array, budget: int
     ) -> int:
         """Room for all of its known tokens, or nothing. Returns the tokens of its first step."""
         view = self._lifecycle.view

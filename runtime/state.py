@@ -257,7 +257,9 @@ class LifecycleState:
         if most <= 0:
             return []
         keys = self.keys(row, most)[:most]
-        tokens = self._tokens[row, : most * self.block_size].tobytes()
+        tokens = b""
+        if self.hasher.compares_tokens:
+            tokens = self._tokens[row, : most * self.block_size].tobytes()
         return self.ledger.index.match(keys, self.root(row), tokens, most)
 
     # --- rows -----------------------------------------------------------------------------------

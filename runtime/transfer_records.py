@@ -58,7 +58,7 @@ from ..statemachine.states import (
     TransferState,
 )
 from ..statemachine.transfer import TRANSFER
-from .columns import COVERED
+from .columns import COVERED, Blocks
 from .events import Outcome, RequestEvents, _blank, _make_blank
 
 Int32Array = npt.NDArray[np.int32]
@@ -155,7 +155,7 @@ class TransferEvents(RequestEvents):
     # --- starting -------------------------------------------------------------------------------
 
     def admit_loading(
-        self, row: int, hits: Sequence[int], keys: Sequence[bytes], reserve: int
+        self, row: int, hits: Blocks, keys: Sequence[bytes], reserve: int
     ) -> tuple[Outcome, int]:
         """Start a load of the prefix blocks `keys`, which follow on `hits`, for a request.
 
@@ -176,7 +176,7 @@ class TransferEvents(RequestEvents):
         return outcome, number
 
     def admit_joining(
-        self, row: int, hits: Sequence[int], number: int, shared: Sequence[int], reserve: int
+        self, row: int, hits: Blocks, number: int, shared: Sequence[int], reserve: int
     ) -> Outcome:
         """A request waits for a load that is under way and brings the blocks `shared` of it."""
         self._ask_for_blocks(row, [*hits, *shared], 0)

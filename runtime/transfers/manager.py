@@ -28,6 +28,7 @@ from ...statemachine.states import (
     LEASE_OVER,
     LOAD,
 )
+from ..columns import Blocks
 from ..events import Outcome
 from ..protocols import Connector, SignalKind, TransferSignal
 from ..transfer_records import TransferEvents, TransferRecord
@@ -112,7 +113,7 @@ class TransferManager:
         found = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
         return RemotePrefix(0, keys=tuple(keys[:found])) if found > 0 else None
 
-    def admit(self, row: int, hits: Sequence[int], remote: RemotePrefix, reserve: int) -> Outcome:
+    def admit(self, row: int, hits: Blocks, remote: RemotePrefix, reserve: int) -> Outcome:
         """Let a request wait for its remote prefix. `reserve`: blocks to run afterwards.
 
         Should the connector refuse, the load has failed by the time this returns.

@@ -63,7 +63,7 @@ def test_dropping_what_is_cached_frees_it_for_runs() -> None:
     pool = BlockPool(6)
     pool.take(6)
     pool.put_cached([2, 1, 0])
-    assert pool.drop_cached() == [2, 1, 0]
+    assert pool.drop_cached().tolist() == [2, 1, 0]
     assert pool.uncached_free == 3
     assert pool.take(3) == ([0, 1, 2], 0)
 

@@ -254,6 +254,7 @@ def test_a_block_that_is_handed_out_and_still_a_hit_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(PrefixIndex, "drop", lambda index, blocks: None)
+    monkeypatch.setattr(PrefixIndex, "clear", lambda index: None)
     with pytest.raises((AssertionError, KeyError)):
         explore(4)
 
