@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from .action import Action
-from .engine_actions import mode_actions, reset_actions, step_actions, transfer_actions
 from .instance import Instance
+from .mode_actions import mode_actions
 from .request_actions import request_actions
+from .reset_actions import reset_actions
+from .step_actions import step_actions
+from .transfer_actions import transfer_actions
 
 
 def actions_of(instance: Instance) -> list[Action]:

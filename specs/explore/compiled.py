@@ -12,6 +12,7 @@ from functools import cached_property
 
 from ..check.declaration import Declaration
 from . import expressions as ex
+from . import walking
 from .action import Action
 from .actions import actions_of
 from .expressions import Value
@@ -88,17 +89,17 @@ class System:
         guard = ex.both(*world.guard)
         if guard is False:
             return None
-        known = ex.learned(guard)
+        known = walking.learned(guard)
         memo: dict[int, Value] = {}
         updates: dict[str, Value] = {}
         for slot, old, new in zip(self.slots, before, world.state.values(self.slots), strict=True):
             value = ex.truth(new) if slot.boolean else ex.number(new)
-            value = ex.replace(value, known, memo)
+            value = walking.replace(value, known, memo)
             if value is not old:
                 updates[slot.name] = value
         checks = tuple(
             Check(name, holds)
             for name, condition in world.checks
-            if (holds := ex.truth(ex.replace(condition, known, memo))) is not True
+            if (holds := ex.truth(walking.replace(condition, known, memo))) is not True
         )
         return Command(action, guard, updates, checks)

@@ -41,7 +41,7 @@ class Feature(enum.StrEnum):
     SLEEP = "sleep"
     WEIGHTS = "weights"  # weights_changed
     SHUTDOWN = "shutdown"
-    PRIORITIES = "priorities"  # two priorities and an order of arrival; the policy chooses
+    POLICY = "policy"  # two priorities and an order of arrival; the scheduler goes by the policy
     RECORDS = "records"  # the records of ended transfers stay until they are retired
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from ...statemachine.states import (
     ABSENT,
+    ACTIVE,
     CANCELLING,
+    DRAINING,
     FAILED,
     FENCED,
     FINISHED,
@@ -24,6 +26,7 @@ from ...statemachine.states import (
     RUNNING,
     SLEEPING,
     UNKNOWN,
+    WAITING,
     WAITING_FOR_REMOTE_KVS,
     WAKING,
 )
@@ -194,7 +197,21 @@ def _request(instance: Instance, n: int) -> Iterator[Invariant]:
             ),
         )
 
+    def computed(w: World) -> Value:
+        s = w.state
+        r, work = s.requests[n], s.work[n]
+        oldest = s.e.processed - ex.number(s.phase.settling)
+        coming = ex.total(
+            ex.choose(oldest + step > r.stale_step, work.tokens(step), 0)
+            for step in range(1, instance.steps_ahead + 1)
+        )
+        return implies(
+            r.covered > 0,
+            ex.both(r.computed == r.written + coming, r.written == s.places[n][0].written),
+        )
+
     yield Invariant("S1 covered is the size of the hold", name, covered)
+    yield Invariant("S10 what counts as computed is written, or a step writes it", name, computed)
     yield Invariant("S4 state and residency agree", name, residency)
     yield Invariant("S4 hashed, written, computed and covered are in order", name, progress)
     yield Invariant("S4 a request waits for a load exactly in that state", name, waits)
@@ -309,6 +326,14 @@ def _transfer(instance: Instance, n: int) -> Iterator[Invariant]:
     yield Invariant("S3 a transfer has a hold until it has ended", name, hold)
     yield Invariant("S2 what a worker touches is held", name, touched)
     yield Invariant("S2 a load's blocks are held by it and its waiters only", name, alone)
+
+
+def work_left(w: World) -> Value:
+    """A request waits or runs, and the engine is in a mode in which it goes on."""
+    s = w.state
+    working = (WAITING, PREEMPTED, RUNNING, WAITING_FOR_REMOTE_KVS)
+    admits = ex.either(s.e.mode == ACTIVE, s.e.mode == DRAINING)
+    return ex.both(admits, ex.either(*(among(r.state, working) for r in s.requests)))
 
 
 def _asleep(w: World) -> Value:

@@ -34,7 +34,9 @@ from typing import Any
 from ...statemachine.answers import MAKE_HITS, QUARANTINE, RELEASE, STOP_WAITING
 from ...statemachine.states import (
     CANCEL,
+    FAIL,
     FAILED,
+    FENCE,
     FENCED,
     LAND,
     LANDED,
@@ -165,8 +167,8 @@ def transfer_event(
 ) -> Fired:
     """Fire a transfer's event, carry out what it commands, and tell those who wait of its end.
 
-    Not `tells`: nobody waits. `named` and `prefix` say which blocks a start names, and as which prefixes; `valid` says of a
-    prefix's number whether it is complete after a failed load.
+    Not `tells`: nobody waits. `named` and `prefix` say which blocks a start names, and as which
+    prefixes; `valid` says of a prefix's number whether it is complete after a failed load.
     """
     s = w.state
     t, x = s.transfers[index], w.record("TransferAsk", **told)
@@ -214,8 +216,10 @@ def _ended(
     s = w.state
     t = s.transfers[index]
     gone = ex.both(fired.went, ex.either(t.state == LANDED, t.state == FAILED, t.state == FENCED))
-    for copy in s.copies[index]:
-        copy.working = ex.both(copy.working, ex.no(gone))
+    if event in (LAND, FAIL, FENCE):
+        # The connector has said that no worker is left. Nothing else stops one.
+        for copy in s.copies[index]:
+            copy.working = ex.both(copy.working, ex.no(fired.went))
     ended = ex.both(fired.went, ex.either(gone, t.state == QUARANTINED))
     for number, r in enumerate(s.requests) if tells else ():
         waits = ex.both(ended, r.waits_for == index + 1)

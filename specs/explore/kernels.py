@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import expressions as ex
+from . import walking
 from .backend import Array, Backend
 from .expressions import Expr, Value
 from .layout import Layout, Place
@@ -46,10 +47,8 @@ class Kernel:
         wanted: Sequence[Value],
         new_bytes: Sequence[NewByte] = (),
     ) -> None:
-        fields = [
-            _stored(place, value) for new in new_bytes for place, value in new.fields
-        ]
-        nodes = ex.subterms([*wanted, *fields])
+        fields = [_stored(place, value) for new in new_bytes for place, value in new.fields]
+        nodes = walking.subterms([*wanted, *fields])
         self.bits = _bits(nodes)
         self.operations = sum(node.op != "var" for node in nodes)
         writer = _Writer(layout, self.bits, nodes, [*wanted, *fields])

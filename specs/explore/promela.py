@@ -10,14 +10,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from . import expressions as ex
+from . import walking
 from .compiled import Command, System
 from .expressions import Expr, Value
 from .structure import Slot
 
 
 def promela(system: System, *, invariants: bool = True) -> str:
-    """The model's text. With `invariants`, each command asserts them of the state that it leaves."""
+    """The model's text. With `invariants`, each command asserts them of the state it leaves."""
     names = {slot.name: _identifier(slot.name) for slot in system.slots}
     temporaries = 0
     options: list[str] = []
@@ -100,7 +100,7 @@ class _Printer:
         self._known: dict[int, str] = {}
         self._inline: dict[int, str] = {}
         self._uses: dict[int, int] = {}
-        for node in ex.subterms(shared):
+        for node in walking.subterms(shared):
             if node.op != "var":
                 for arg in node.args:
                     if isinstance(arg, Expr):
@@ -119,7 +119,7 @@ class _Printer:
         """A temporary that holds the value, so that it may be assigned after others."""
         if not isinstance(value, Expr):
             return str(int(value))
-        for node in ex.subterms([value]):
+        for node in walking.subterms([value]):
             if node.index in self._known or node.op == "var":
                 continue
             if node is value or self._uses.get(node.index, 0) > 1:

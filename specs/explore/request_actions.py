@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from ...statemachine.states import (
     ABORT,
@@ -26,8 +25,8 @@ from ...statemachine.states import (
     LAUNCH,
     LAUNCH_STEP,
     PREEMPT,
-    PREEMPTED,
     RECLAIM,
+    RUNNING,
     TRIM,
     WAITING,
     WAITING_FOR_STREAMING_REQ,
@@ -38,6 +37,18 @@ from .action import Action, Body, Party
 from .expressions import Value
 from .instance import Feature, Instance
 from .joint import Picked, free_blocks, request_event
+from .scheduling import (
+    admissible,
+    expected_tokens,
+    hit_blocks,
+    known_tokens,
+    leaves_pool,
+    may_be_reclaimed,
+    may_be_victim,
+    require_fresh,
+    require_hits,
+    require_turn,
+)
 from .world import World
 
 
@@ -54,7 +65,7 @@ def _client(instance: Instance, r: int) -> Iterator[Action]:
 
     kinds = [("resumable", Feature.SESSIONS), ("grammar", Feature.GRAMMAR)]
     offered = [name for name, feature in kinds if instance.has(feature)]
-    priorities = (0, 1) if instance.has(Feature.PRIORITIES) else (0,)
+    priorities = (0, 1) if instance.has(Feature.POLICY) else (0,)
     for chosen in itertools.product((False, True), repeat=len(offered)):
         for priority in priorities:
             told = {name: True for name, wanted in zip(offered, chosen, strict=True) if wanted}
@@ -95,8 +106,8 @@ def _scheduler(instance: Instance, r: int) -> Iterator[Action]:
         if instance.requests > 1:
             yield act("launch_with", _launch(r, tokens, opens=False), **told)
     if instance.has(Feature.PREEMPTION):
-        yield act("preempt", _preempt(r))
-    yield act("reclaim", _simple(r, RECLAIM))
+        yield act("preempt", lambda w: preempt(w, r))
+    yield act("reclaim", lambda w: reclaim(w, r))
     if instance.has(Feature.QUARANTINE):
         yield act("error", lambda w: error(w, r))
     yield act("forget", lambda w: forget(w, r))
@@ -116,7 +127,7 @@ def _add(r: int, priority: int, resumable: bool, grammar: bool) -> Body:
         s = w.state
         w.require(w.fire("engine", EngineEvent.ADD, s.e, w.record("EngineAsk")).went)
         arrival: Value = 0
-        if w.instance.has(Feature.PRIORITIES):
+        if w.instance.has(Feature.POLICY):
             # The order of arrival is kept as a rank: only who came before whom is ever asked.
             arrival = 1 + ex.total(other.arrival > 0 for other in s.requests)
         went = request_event(
@@ -144,60 +155,6 @@ def chunk(w: World, r: int) -> None:
     w.require(request_event(w, r, CHUNK, tokens=w.instance.chunk).went)
 
 
-def known_tokens(r: Any) -> Value:
-    """The length of the sequence as far as the client knows it."""
-    return r.prompt + r.delivered
-
-
-def expected_tokens(w: World, r: int) -> Value:
-    """The same with the tokens that launched steps will sample and that are not stale."""
-    s = w.state
-    request, work = s.requests[r], s.work[r]
-    coming = ex.total(
-        ex.both(work.samples(step), request.stale_step < s.e.processed + step)
-        for step in range(1, w.instance.steps_ahead + 1)
-    )
-    return known_tokens(request) + coming
-
-
-def hit_blocks(w: World, hits: Value) -> dict[int, Value]:
-    """Which blocks are the hits for the first `hits` prefixes, by the index."""
-    s = w.state
-    may = w.declaration.function("blocks", "may_hit")
-    return {
-        number: ex.both(
-            w.value(may, b=block),
-            block.hashed_as >= 1,
-            block.hashed_as <= hits,
-            s.more[number].epoch == s.e.epoch,
-        )
-        for number, block in enumerate(s.blocks)
-    }
-
-
-def require_hits(w: World, hit: dict[int, Value], hits: int) -> None:
-    """Each of the first prefixes has a hit."""
-    for prefix in range(1, hits + 1):
-        found = (ex.both(hit[n], b.hashed_as == prefix) for n, b in enumerate(w.state.blocks))
-        w.require(ex.either(*found))
-
-
-def require_fresh(w: World, block: int, hit: dict[int, Value]) -> None:
-    """The block can be handed out, and is not about to be a hit of the same event."""
-    may = w.declaration.function("blocks", "may_hand_out")
-    w.require(w.value(may, b=w.state.blocks[block]), ex.no(hit[block]))
-
-
-def leaves_pool(w: World, hit: dict[int, Value]) -> Value:
-    """How many of the hits nobody holds: they leave the free pool as well."""
-    return ex.total(ex.both(hit[n], b.count == 0) for n, b in enumerate(w.state.blocks))
-
-
-def admissible(r: Any) -> Value:
-    """It waits for admission: the cells say the same; asked first, it saves work."""
-    return ex.either(r.state == WAITING, r.state == PREEMPTED)
-
-
 def _admit(r: int, hits: int, fresh: int | None) -> Body:
     """Its hits and one block to compute into; or, resident with room in its table, none."""
 
@@ -205,6 +162,7 @@ def _admit(r: int, hits: int, fresh: int | None) -> Body:
         s, size = w.state, w.instance.block_size
         request = s.requests[r]
         w.require(admissible(request))
+        require_turn(w, r)
         if fresh is not None:
             require_fresh(w, fresh, {fresh: False})
         hit = hit_blocks(w, hits)
@@ -243,7 +201,8 @@ def _grow(r: int, block: int) -> Body:
     def body(w: World) -> None:
         s = w.state
         request = s.requests[r]
-        w.require(request.covered > 0, request.covered < w.instance.table_blocks)
+        w.require(request.state == RUNNING, request.covered < w.instance.table_blocks)
+        require_turn(w, r)
         if not w.instance.has(Feature.TRIM):
             w.require(request.covered * w.instance.block_size < expected_tokens(w, r))
         require_fresh(w, block, {block: False})
@@ -293,32 +252,33 @@ def _launch(r: int, tokens: int | None, *, opens: bool) -> Body:
     return body
 
 
-def _preempt(r: int) -> Body:
+def preempt(w: World, r: int) -> None:
     """It makes room: for anyone, or for one that the policy puts ahead of it."""
+    w.require(w.state.requests[r].state == RUNNING)
+    w.require(request_event(w, r, PREEMPT, allowed=may_be_victim(w, r)).went)
 
-    def body(w: World) -> None:
-        s = w.state
-        me = s.requests[r]
-        allowed: Value = True
-        if w.instance.has(Feature.PRIORITIES):
-            may = w.declaration.function("policy", "may_be_victim")
-            allowed = ex.either(*(
-                ex.both(
-                    ex.either(other.state == WAITING, other.state == PREEMPTED, other.covered > 0),
-                    w.value(
-                        may,
-                        priority=me.priority,
-                        arrival=me.arrival,
-                        for_priority=other.priority,
-                        for_arrival=other.arrival,
-                    ),
-                )
-                for other in s.requests
-                if other is not me
-            ))  # fmt: skip
-        w.require(request_event(w, r, PREEMPT, allowed=allowed).went)
 
-    return body
+def reclaim(w: World, r: int) -> None:
+    """A parked or resident waiting request gives its blocks up."""
+    s = w.state
+    me = s.requests[r]
+    w.require(ex.either(me.state == WAITING, me.state == WAITING_FOR_STREAMING_REQ))
+    w.require(may_be_reclaimed(w, r))
+    counts = [block.count for block in s.blocks]
+    held = [ex.truth(pair.by_request) for pair in s.held[r]]
+    in_flight = me.newest_step > s.e.processed
+    was_resident, was_parked = me.covered > 0, me.state == WAITING_FOR_STREAMING_REQ
+    w.require(request_event(w, r, RECLAIM).went, was_resident)
+    w.check(
+        "P3 a reclaimed request is no holder any more, and stays where it was",
+        ex.both(me.covered == 0, ex.equal(me.state == WAITING_FOR_STREAMING_REQ, was_parked)),
+    )
+    for block, count, mine in zip(s.blocks, counts, held, strict=True):
+        freed = count - ex.number(mine)
+        w.check(
+            "P3 reclaiming frees what only it held",
+            ex.either(in_flight, block.count == freed),
+        )
 
 
 def error(w: World, r: int) -> None:
@@ -346,6 +306,6 @@ def forget(w: World, r: int) -> None:
     w.require(request_event(w, r, FORGET, idle=idle).went)
     empty = ex.both(*(getattr(request, name) == 0 for name in type(request).KINDS))
     w.check("a forgotten request leaves nothing", empty)
-    if w.instance.has(Feature.PRIORITIES):
+    if w.instance.has(Feature.POLICY):
         for other in s.requests:
             other.arrival = other.arrival - ex.number(other.arrival > arrival)

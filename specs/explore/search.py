@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from . import expressions as ex
+from .action import Party
 from .backend import Array, Backend, NumpyBackend
 from .compiled import Command, System
 from .expressions import Value
+from .instance import Feature
+from .invariants import Invariant, work_left
 from .kernels import Kernel, NewByte
 from .layout import Layout, Place
 from .symmetry import Canonical
@@ -102,6 +105,22 @@ def _new_byte(byte: int, parts: list[tuple[Place, Value]]) -> NewByte:
     return NewByte(byte, keep, constant, tuple(fields))
 
 
+def _not_stuck(system: System) -> tuple[Invariant, Value]:
+    """Where work is left, somebody can act who is not a client."""
+    instance = system.instance
+    if instance.has(Feature.LOST) and not instance.has(Feature.LEASES):
+        holds: Value = True  # a lost completion without a lease keeps its waiters for ever
+    else:
+        able = [
+            command.guard
+            for command in system.commands
+            if command.action.party is not Party.CLIENT and command.action.name != "lose"
+        ]
+        holds = ex.either(ex.no(work_left(system.terms())), *able)
+    name = "P5 where work is left, somebody other than a client can act"
+    return Invariant(name, "engine", lambda world: True), holds
+
+
 class Search:
     """One search of a system. Raises InstanceError if its states cannot be packed."""
 
@@ -116,16 +135,13 @@ class Search:
         self.system = system
         self.backend = backend or NumpyBackend()
         self.layout = Layout(system.slots, aligned=symmetry)
-        self.canonical = (
-            Canonical(self.layout, system.instance, self.backend) if symmetry else None
-        )
+        self.canonical = Canonical(self.layout, system.instance, self.backend) if symmetry else None
         self.commands = system.commands
         self.chunk = chunk
-        self._updates = [
-            _Update(command, self.layout, self.backend) for command in self.commands
-        ]
-        self._invariants = system.invariants
+        self._updates = [_Update(command, self.layout, self.backend) for command in self.commands]
+        self._invariants = list(system.invariants)
         guards = [command.guard for command in self.commands]
+        self._invariants += [_not_stuck(system)]
         broken = [ex.no(holds) for _, holds in self._invariants]
         self._conditions = Kernel(self.layout, self.backend, [*guards, *broken])
         self.visited = Visited(self.backend, self.layout.words)
@@ -174,7 +190,9 @@ class Search:
         found.seconds = time.monotonic() - begin
         return found
 
-    def successors(self, rows: Array, base: int, found: Found) -> Iterator[tuple[int, Array, Array]]:
+    def successors(
+        self, rows: Array, base: int, found: Found
+    ) -> Iterator[tuple[int, Array, Array]]:
         """For each command that is enabled somewhere: its number, where, and the successors.
 
         Findings are noted on the way; `base` is the number of the first of the states.

@@ -244,8 +244,8 @@ def for_request(instance: Instance, index: int, keep: Keep) -> None:
         queued_tokens=instance.queued_chunks * instance.chunk if sessions else 0,
         input_open=sessions,
         resumable=sessions,
-        priority=1 if instance.has(Feature.PRIORITIES) else 0,
-        arrival=instance.requests if instance.has(Feature.PRIORITIES) else 0,
+        priority=1 if instance.has(Feature.POLICY) else 0,
+        arrival=instance.requests if instance.has(Feature.POLICY) else 0,
     )
     for step in range(1, steps + 1):
         keep(f"work{index}", **{f"tokens{step}": tokens, f"samples{step}": True})

@@ -7,16 +7,17 @@ sizes of the instance put in, and kept by what they are called with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ...statemachine.answers import GO
 from ..check.declaration import Declaration
-from ..check.running import PARAMETERS, Running
+from ..check.running import PARAMETERS, Effect, Outcome, Running
 from ..symbolic import terms
 from . import expressions as ex
+from . import walking
 from .expressions import Expr, Value
 from .instance import Instance
 from .translate import constants_first, translate
@@ -61,7 +62,12 @@ class FunctionSummary:
 
 
 def _variables(values: list[Value]) -> tuple[Expr, ...]:
-    return tuple(node for node in ex.subterms(values) if node.op == "var")
+    return tuple(node for node in walking.subterms(values) if node.op == "var")
+
+
+#: What was summarised before, by what it was summarised from: the executor's results, which it
+#: keeps for ever, and the instance's sizes. Changed declarations share all that is unchanged.
+_summarised: dict[Hashable, tuple[Any, Any]] = {}
 
 
 class Summaries:
@@ -70,15 +76,15 @@ class Summaries:
     def __init__(self, declaration: Declaration, instance: Instance) -> None:
         self.declaration = declaration
         self.running = Running(declaration)
-        self._variable = constants_first(
-            {
-                "e.block_size": instance.block_size,
-                "e.pool_blocks": instance.blocks,
-                "e.model_length": instance.model_length,
-                "e.steps_ahead": instance.steps_ahead,
-                "e.loads_limit": instance.loads_limit,
-            }
-        )
+        constants = {
+            "e.block_size": instance.block_size,
+            "e.pool_blocks": instance.blocks,
+            "e.model_length": instance.model_length,
+            "e.steps_ahead": instance.steps_ahead,
+            "e.loads_limit": instance.loads_limit,
+        }
+        self._sizes = tuple(constants.values())
+        self._variable = constants_first(constants)
         self._known: dict[int, Value] = {}
         self._kept: list[Any] = []  # terms whose ids `_known` has
         self._events: dict[tuple[str, int], EventSummary] = {}
@@ -98,24 +104,39 @@ class Summaries:
 
     def _event(self, machine: str, event: int) -> EventSummary:
         table = self.declaration.machine(machine).table
+        sources = [
+            source
+            for source in table.states
+            if any(row.answer == GO for _, row in table.cell(source, event))
+        ]
+        cells = [self.running.cell(machine, int(source), event) for source in sources]
+        key = ("event", self._sizes, machine, event, tuple(id(cell) for cell in cells))
+        found = _summarised.get(key)
+        if found is None:
+            field = f"{PARAMETERS[machine][0]}.{table.state_field}"
+            found = self._merged(machine, field, list(zip(sources, cells, strict=True))), cells
+            _summarised[key] = found
+        summary: EventSummary = found[0]
+        return summary
+
+    def _merged(
+        self, machine: str, state_field: str, cells: list[tuple[int, tuple[Outcome, ...]]]
+    ) -> EventSummary:
         parameters = PARAMETERS[machine]
-        state_field = f"{parameters[0]}.{table.state_field}"
         state = self._variable(state_field, False)
         ways: list[tuple[Value, Mapping[str, Value], int]] = []
-        for source in table.states:
-            for outcome in self.running.cell(machine, int(source), event):
+        for source, outcomes in cells:
+            for outcome in outcomes:
                 if outcome.answer != GO:
                     if outcome.writes or outcome.commands:
-                        raise AssertionError(
-                            f"{machine} {source.name}: a refusal changes something"
-                        )
+                        raise AssertionError(f"{machine} in {source}: a refusal changes something")
                     continue
                 here = ex.both(ex.equal(state, int(source)), self._translated(outcome.condition))
                 # Where the state is known, what is written says nothing more about it.
-                known = ex.learned(here)
+                known = walking.learned(here)
                 memo: dict[int, Value] = {}
                 writes = {
-                    name: ex.replace(self._translated(term), known, memo)
+                    name: walking.replace(self._translated(term), known, memo)
                     for name, term in outcome.writes.items()
                 }
                 ways.append((here, writes, outcome.commands))
@@ -165,6 +186,14 @@ class Summaries:
                 kind: terms.Kind = "bool" if name in booleans else "int"
                 bound[name] = terms.variable(f"given.{name}", kind)
         effect = self.running.effect_of(function, **bound)
+        key = ("function", self._sizes, id(effect))
+        known = _summarised.get(key)
+        if known is None:
+            known = _summarised[key] = self._translated_effect(effect), effect
+        summary: FunctionSummary = known[0]
+        return summary
+
+    def _translated_effect(self, effect: Effect) -> FunctionSummary:
         writes: dict[str, Value] = {}
         for name, term in effect.writes.items():
             value = self._translated(term)

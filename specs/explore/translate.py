@@ -1,4 +1,4 @@
-"""From the symbolic executor's terms (Z3's) to the explorer's expressions, exactly or not at all."""
+"""From the symbolic executor's terms (Z3's) to expressions, exactly or not at all."""
 
 from __future__ import annotations
 

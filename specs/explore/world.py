@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from ...statemachine.answers import GO
 from ..check.declaration import Declaration
 from . import expressions as ex
+from . import walking
 from .expressions import Expr, Value
 from .instance import Instance
 from .structure import Slot, State
@@ -204,9 +205,9 @@ class TermWorld:
         given = dict(zip(summary.parameters, records, strict=True))
         known = _given(given, summary.mentions)
         memo: dict[int, Value] = {}
-        went = ex.both(when, ex.replace(summary.goes, known, memo))
+        went = ex.both(when, walking.replace(summary.goes, known, memo))
         commands = {
-            bit: ex.both(went, ex.replace(condition, known, memo))
+            bit: ex.both(went, walking.replace(condition, known, memo))
             for bit, condition in summary.commands.items()
         }
         self._write(summary.writes, given, went, known, memo)
@@ -220,7 +221,7 @@ class TermWorld:
 
     def value(self, function: Callable[..., Any], **arguments: Any) -> Value:
         summary, _, known = self._bound(function, arguments)
-        return ex.replace(summary.result, known, {})
+        return walking.replace(summary.result, known, {})
 
     def _bound(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """The function's summary, its record arguments by record, and what its variables are."""
@@ -263,7 +264,7 @@ class TermWorld:
         for name, value in writes.items():
             record, _, field = name.partition(".")
             before = getattr(records[record], field)
-            after = ex.replace(value, known, memo)
+            after = walking.replace(value, known, memo)
             new.append((records[record], field, ex.choose(when, after, before)))
         for target, field, value in new:
             setattr(target, field, value)
