@@ -186,13 +186,16 @@ def _equals_constant(value: Value, right: int) -> Value:
 _compared: dict[tuple[int, int], Value] = {}
 
 
+def _ordered(left: Value, right: Value) -> tuple[Any, Any]:
+    """The same two, a node first if there is one."""
+    return (left, right) if isinstance(left, Expr) else (right, left)
+
+
 def add(left: Value, right: Value) -> Value:
     """left + right."""
-    left, right = number(left), number(right)
+    left, right = _ordered(number(left), number(right))
     if not isinstance(left, Expr):
-        left, right = right, left
-    if not isinstance(left, Expr):
-        return int(left) + int(right)
+        return left + right
     if not isinstance(right, Expr):
         if right == 0:
             return left
@@ -221,11 +224,9 @@ def subtract(left: Value, right: Value) -> Value:
 
 def multiply(left: Value, right: Value) -> Value:
     """left * right."""
-    left, right = number(left), number(right)
+    left, right = _ordered(number(left), number(right))
     if not isinstance(left, Expr):
-        left, right = right, left
-    if not isinstance(left, Expr):
-        return int(left) * int(right)
+        return left * right
     if not isinstance(right, Expr):
         if right in (0, 1):
             return left if right else 0
@@ -238,11 +239,13 @@ def multiply(left: Value, right: Value) -> Value:
 
 def divide(left: Value, right: int) -> Value:
     """left // right, rounded down. `right` is a positive constant."""
-    if isinstance(right, Expr) or right <= 0:
-        raise ValueError(f"division by {right!r}, which is no positive constant")
+    if right <= 0:
+        raise ValueError(f"division by {right}, which is not positive")
     left = number(left)
-    if right == 1 or not isinstance(left, Expr):
-        return left if right == 1 else int(left) // right
+    if right == 1:
+        return left
+    if not isinstance(left, Expr):
+        return left // right
     pushed = _through_choice(lambda each: divide(each, right), left)
     if pushed is not None:
         return pushed
@@ -251,8 +254,8 @@ def divide(left: Value, right: int) -> Value:
 
 def modulo(left: Value, right: int) -> Value:
     """left % right, in 0..right-1. `right` is a positive constant."""
-    if isinstance(right, Expr) or right <= 0:
-        raise ValueError(f"remainder by {right!r}, which is no positive constant")
+    if right <= 0:
+        raise ValueError(f"remainder by {right}, which is not positive")
     left = number(left)
     if not isinstance(left, Expr):
         return int(left) % right

@@ -54,8 +54,7 @@ class Graph:
         parts: list[list[Any]] = [[] for _ in wanted]
         for low in range(0, self.states, search.chunk):
             rows = search.visited.rows[low : min(low + search.chunk, self.states)]
-            matrix = xp.bytes_of(rows)
-            results = kernel.run(lambda byte, matrix=matrix: xp.column(matrix, byte))
+            results = kernel.run(xp.bytes_of(rows))
             for part, result in zip(parts, results, strict=True):
                 known = isinstance(result, int)
                 part.append(np.full(len(rows), result) if known else xp.host(result))

@@ -80,18 +80,16 @@ def _block(n: int) -> Iterator[Invariant]:
 
     def count(w: World) -> Value:
         s = w.state
-        held = [pair for pairs in s.held for pair in (pairs[n],)]
-        return s.blocks[n].count == (
-            ex.total(ex.truth(pair.by_request) for pair in held)
-            + ex.total(ex.truth(pair.by_step) for pair in held)
-            + ex.total(ex.truth(pairs[n].by_transfer) for pairs in s.carried)
-        )
+        by_requests = (ex.truth(pairs[n].by_request) for pairs in s.held)
+        by_steps = (ex.truth(pairs[n].by_step) for pairs in s.held)
+        by_transfers = (ex.truth(pairs[n].by_transfer) for pairs in s.carried)
+        holds = ex.total([*by_requests, *by_steps, *by_transfers])
+        return ex.equal(s.blocks[n].count, holds)
 
     def quarantined(w: World) -> Value:
         s = w.state
-        return s.blocks[n].quarantined == ex.total(
-            ex.truth(pairs[n].in_quarantine) for pairs in s.carried
-        )
+        kept = ex.total(ex.truth(pairs[n].in_quarantine) for pairs in s.carried)
+        return ex.equal(s.blocks[n].quarantined, kept)
 
     def out_of_pool(w: World) -> Value:
         block = w.state.blocks[n]
@@ -143,7 +141,8 @@ def _request(instance: Instance, n: int) -> Iterator[Invariant]:
 
     def covered(w: World) -> Value:
         s = w.state
-        return s.requests[n].covered == ex.total(ex.truth(held.by_request) for held in s.held[n])
+        held = ex.total(ex.truth(held.by_request) for held in s.held[n])
+        return ex.equal(s.requests[n].covered, held)
 
     def residency(w: World) -> Value:
         r = w.state.requests[n]
@@ -283,7 +282,8 @@ def _transfer(instance: Instance, n: int) -> Iterator[Invariant]:
 
     def waiters(w: World) -> Value:
         s = w.state
-        return s.transfers[n].waiters == ex.total(r.waits_for == n + 1 for r in s.requests)
+        waiting = ex.total(r.waits_for == n + 1 for r in s.requests)
+        return ex.equal(s.transfers[n].waiters, waiting)
 
     def hold(w: World) -> Value:
         s = w.state

@@ -20,8 +20,8 @@ from .layout import Layout, Place
 #: By the number of bits of a type: the least and the most that it holds.
 _RANGES = {8: (-128, 127), 16: (-(1 << 15), (1 << 15) - 1), 32: (-(1 << 31), (1 << 31) - 1)}
 
-#: From a function that gives a byte column to results: arrays, or plain values for constants.
-Compiled = Callable[[Callable[[int], Array]], tuple[Any, ...]]
+#: From a matrix of bytes, a row a state, to results: arrays, or plain values for constants.
+Compiled = Callable[[Array], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ class Kernel:
             results.append(writer.packed(new))
         writer.lines.append(f"    return ({''.join(f'{result}, ' for result in results)})")
         self.inputs = sorted(writer.columns)
-        self.source = "\n".join(["def kernel(column):", *writer.lines]) + "\n"
+        self.source = "\n".join(["def kernel(matrix):", *writer.lines]) + "\n"
         scope: dict[str, Any] = {
             "number": lambda array: backend.number(array, self.bits),
             "byte": backend.byte,
+            "column": backend.column,
         }
         exec(compile(self.source, "<kernel>", "exec"), scope)
         self.run: Compiled = scope["kernel"]
@@ -113,7 +114,7 @@ class _Writer:
         """The name of a byte column."""
         if byte not in self.columns:
             self.columns.add(byte)
-            self.lines.append(f"    b{byte} = column({byte})")
+            self.lines.append(f"    b{byte} = column(matrix, {byte})")
         return f"b{byte}"
 
     def packed(self, new: NewByte) -> str:

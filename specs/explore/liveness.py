@@ -132,7 +132,7 @@ def promises_of(instance: Instance) -> Iterator[Promise]:
             for state in states:
                 yield Promise(
                     f"P4 r{index} leaves {RequestState(state).name}",
-                    lambda w, index=index, state=state: w.state.requests[index].state == state,
+                    _is_in(index, state),
                     (DEADLINES, STEPS),
                 )
     if instance.has(Feature.POLICY, Feature.PAUSE):
@@ -151,6 +151,10 @@ def promises_of(instance: Instance) -> Iterator[Promise]:
             lambda action: action.party is not Party.CLIENT and action.name != "forget",
             _progress,
         )
+
+
+def _is_in(request: int, state: int) -> Callable[[World], Value]:
+    return lambda w: ex.equal(w.state.requests[request].state, state)
 
 
 def _progress(w: World) -> Value:

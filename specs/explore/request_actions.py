@@ -113,11 +113,11 @@ def _scheduler(instance: Instance, r: int) -> Iterator[Action]:
     yield act("forget", lambda w: forget(w, r))
 
 
-def _simple(r: int, event: int, **told: Value) -> Body:
-    """An event that needs nothing to be told."""
+def _simple(r: int, event: int, *, expired: bool = False) -> Body:
+    """An event that needs to be told nothing, or that a time is over."""
 
     def body(w: World) -> None:
-        w.require(request_event(w, r, event, **told).went)
+        w.require(request_event(w, r, event, expired=expired).went)
 
     return body
 

@@ -19,7 +19,7 @@ from .world import World
 
 def known_tokens(r: Any) -> Value:
     """The length of the sequence as far as the client knows it."""
-    return r.prompt + r.delivered
+    return ex.add(r.prompt, r.delivered)
 
 
 def expected_tokens(w: World, r: int) -> Value:

@@ -199,7 +199,7 @@ class Search:
         """
         xp = self.backend
         matrix = xp.bytes_of(rows)
-        conditions = self._conditions.run(lambda byte: xp.column(matrix, byte))
+        conditions = self._conditions.run(matrix)
         count = len(self.commands)
         for (invariant, _), broken in zip(self._invariants, conditions[count:], strict=True):
             where = self._first(broken)
@@ -212,7 +212,7 @@ class Search:
                 continue
             packed = rows[index]
             part = xp.bytes_of(packed)
-            results = update.kernel.run(lambda byte, part=part: xp.column(part, byte))
+            results = update.kernel.run(part)
             for (name, subject), broken in zip(update.faults, results, strict=False):
                 where = self._first(broken)
                 if where >= 0:

@@ -135,11 +135,11 @@ class Summaries:
                 # Where the state is known, what is written says nothing more about it.
                 known = walking.learned(here)
                 memo: dict[int, Value] = {}
-                writes = {
+                written = {
                     name: walking.replace(self._translated(term), known, memo)
                     for name, term in outcome.writes.items()
                 }
-                ways.append((here, writes, outcome.commands))
+                ways.append((here, written, outcome.commands))
         fields = {name: None for _, writes, _ in ways for name in writes}
         merged: dict[str, Value] = {}
         for name in fields:

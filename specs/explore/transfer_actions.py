@@ -46,8 +46,7 @@ def transfer_actions(instance: Instance) -> Iterator[Action]:
             yield from _loads(instance, t)
         if instance.has(Feature.STORES):
             for block in range(instance.blocks):
-                told = (("blocks", f"b{block}"),)
-                yield Action("store", Party.ENGINE, f"t{t}", _store(t, block), told)
+                yield _engine(t, "store", _store(t, block), blocks=f"b{block}")
         yield from _signals(instance, t)
 
 
@@ -57,15 +56,15 @@ def _loads(instance: Instance, t: int) -> Iterator[Action]:
         for hits in range(longest):
             for count in range(1, longest - hits + 1):
                 for fresh in itertools.permutations(range(instance.blocks), count):
-                    told = (
-                        ("request", f"r{r}"),
-                        ("hits", hits),
-                        ("fresh", "+".join(f"b{block}" for block in fresh)),
-                    )
-                    yield Action("load", Party.ENGINE, f"t{t}", _load(t, r, hits, fresh), told)
+                    blocks = "+".join(f"b{block}" for block in fresh)
+                    told = {"request": f"r{r}", "hits": hits, "fresh": blocks}
+                    yield _engine(t, "load", _load(t, r, hits, fresh), **told)
             if instance.requests > 1:
-                told = (("request", f"r{r}"), ("hits", hits))
-                yield Action("join", Party.ENGINE, f"t{t}", _join(t, r, hits), told)
+                yield _engine(t, "join", _join(t, r, hits), request=f"r{r}", hits=hits)
+
+
+def _engine(t: int, name: str, body: Body, **arguments: object) -> Action:
+    return Action(name, Party.ENGINE, f"t{t}", body, tuple(arguments.items()))
 
 
 def _signals(instance: Instance, t: int) -> Iterator[Action]:
