@@ -5,6 +5,7 @@ sleep and aborts. A token that is wrong, an answer 500 or a stream that breaks o
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import statistics
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 import httpx
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from .fake_device import expected
 
@@ -155,7 +157,8 @@ class Load:
         async with connect(self._url.replace("http", "ws", 1) + "/v1/sessions") as socket:
             message = opening
             for _ in range(3):
-                await socket.send(json.dumps(message))
+                with contextlib.suppress(ConnectionClosed):  # why is in what can still be read
+                    await socket.send(json.dumps(message))
                 tokens, end = await self._turn(socket)
                 if end is None:
                     return
@@ -167,7 +170,8 @@ class Load:
                 history = history + tokens + more
                 message = {"type": "chunk", "prompt": more}
             if rng.random() < 0.5:  # or it parks, and the operator's abort ends it
-                await socket.send(json.dumps({"type": "close"}))
+                with contextlib.suppress(ConnectionClosed):
+                    await socket.send(json.dumps({"type": "close"}))
                 await self._turn(socket)
 
     async def _turn(self, socket) -> tuple[list, dict | None]:
