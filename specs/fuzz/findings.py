@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from .generation import is_legal
-from .oracle import RULES
+from .rules import RULES
 from .run import Failure
 from .target import NewRequest
 

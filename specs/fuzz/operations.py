@@ -86,12 +86,8 @@ class Drained:
 class Outcome:
     """What an operation led to."""
 
-    skipped: bool = False  # it made no sense here, and nothing was called
     rejected: str | None = None  # the engine's typed refusal
     answer: bool | ResetAnswer | Drained | None = None
-
-
-SKIPPED = Outcome(skipped=True)
 
 
 def applicable(target: Target, now: Snapshot, operation: Operation) -> bool:
@@ -142,7 +138,10 @@ def drain(target: Target) -> Drained:
     _settle(target)
     while (mode := target.snapshot().mode) != "ACTIVE":
         try:
-            _ = target.wake() if mode == "SLEEPING" else target.resume()
+            if mode == "SLEEPING":
+                target.wake()
+            else:
+                target.resume()
         except RejectedError:
             break
         _settle(target)

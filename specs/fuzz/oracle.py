@@ -1,19 +1,20 @@
-"""The rules that every engine must keep, checked on its state after each operation.
+"""Watches one engine: the state after each operation against the rules and the clients' knowledge.
 
-A rule that is broken is a `Violation`: the rule's name, whom it is about, a sentence, and an
-expression over the engine's snapshot that must hold and does not, which becomes the assertion of
-the generated test. Which container belongs to which state is asked of the declaration.
+What can be told from one snapshot alone is in `rules`; here is what needs the operation, the state
+before it, or what the clients sent. Which container belongs to which state is asked of the
+declaration.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...statemachine import Container, RequestState, container
+from . import rules
 from .client import Client
 from .operations import PARKED, Drained, Operation, Outcome
+from .rules import Violation
 from .target import (
     NewRequest,
     Promise,
@@ -23,50 +24,6 @@ from .target import (
     Snapshot,
     Target,
 )
-
-#: Every rule, in words: what the report and the generated tests say of a broken one.
-RULES = {
-    "no-exception": "No internal exception escapes from a legal call.",
-    "no-endless-call": "Every call returns.",
-    "counts-are-holders": "A block's reference count is the number of holds that cover it.",
-    "free-or-held": "Each block is either free or held, never both, never neither.",
-    "touched-is-held": "What may still touch a block has a hold on it.",
-    "one-container": "A live request is in exactly the container that its state says.",
-    "not-forgotten": "The engine knows every request that its client has not seen ended.",
-    "counters": "A counter equals what it counts.",
-    "covered": "Computed tokens are covered by the blocks that the request holds.",
-    "delivered": "Delivered tokens are never lost, doubled, reordered or wrong.",
-    "own-tokens": "A request's tokens are its client's prompt, chunks and delivered answers.",
-    "attended": "What a delivered token attended to is its own prefix's KV.",
-    "within-length": "No request goes beyond the model's length.",
-    "hash-is-content": "A cached block holds what its hash stands for.",
-    "hash-is-content-tier": "A block that can be hit in a tier holds what its hash stands for.",
-    "written-before-cached": "A block can be a hit only once it is written.",
-    "refused-changes-nothing": "A call that is refused changes nothing.",
-    "refused-reset-changes-nothing": "A reset that is refused leaves everything as it was.",
-    "refused-reset-names-holders": "A refused reset names holders that exist.",
-    "forced-reset-waits-for-transfers": "A forced reset is refused only while a transfer is open.",
-    "reset-clears-device": "After a reset no earlier block of the device can be a hit.",
-    "reset-clears-tiers": "After a reset no earlier block of the tiers that it names can be a hit.",
-    "late-signals-ignored": "Late, duplicate and unknown signals change nothing.",
-    "failed-call-changes-nothing": "A pause, sleep or wake that fails leaves the mode as it was.",
-    "asleep-means-idle": "Memory is given back only when nothing holds it, and no step runs then.",
-    "idle-holds-nothing": "When nothing is live and nothing in flight, nothing is held.",
-    "progress": "When all transfers ended, a request that fits in an empty pool goes on.",
-    "parked-give-way": "A session that waits for its client does not keep others from running.",
-    "transfers-end": "A transfer whose completion is lost ends by its lease.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule."""
-
-    rule: str
-    subject: str  # a request, block, transfer, counter or call
-    message: str
-    assertion: str  # over `now`, the snapshot; what should be true
-    detail: str = ""  # tells findings of one rule apart
 
 
 class Oracle:
@@ -83,7 +40,7 @@ class Oracle:
     # The clients' side, before and after a call.
     def hear(self, operation: Operation, outcome: Outcome) -> None:
         """Take note of what a client sent and the engine took."""
-        if outcome.skipped or outcome.rejected is not None:
+        if outcome.rejected is not None:
             return
         arguments = operation.arguments
         if operation.name == "add":
@@ -119,11 +76,11 @@ class Oracle:
             *self._refusals(before, operation, outcome, now),
             *self._half_done(before, operation, outcome, now),
             *self._requests(now),
-            *self._blocks(now),
-            *self._modes(now),
-            *self._contents(now),
+            *rules.of_blocks(now),
+            *rules.of_modes(now),
+            *rules.of_contents(now, self.promises),
             *self._delivery(before, now),
-            *self._counters(now),
+            *rules.of_counters(now),
         ]
         if operation.name == "reset" and isinstance(outcome.answer, ResetAnswer):
             found += self._reset(before, operation, outcome.answer, now)
@@ -229,17 +186,6 @@ class Oracle:
                     f"len(now.request({name!r}).tokens) <= {self.settings.max_length}",
                 )
 
-    def _counters(self, now: Snapshot) -> Iterator[Violation]:
-        for counter, says, should in now.counters:
-            if says != should:
-                yield Violation(
-                    "counters",
-                    counter,
-                    f"{counter} says {says}, it should be {should}",
-                    f"({counter!r}, {should}, {should}) in now.counters",
-                    counter.partition(" of ")[0],
-                )
-
     def _delivery(self, before: Snapshot, now: Snapshot) -> Iterator[Violation]:
         for request in now.requests:
             name, client = request.id, self.clients.get(request.id)
@@ -290,101 +236,6 @@ class Oracle:
                 f"{client.max_tokens} tokens",
                 f"len(now.request({name!r}).delivered) >= {client.max_tokens}",
                 "cut off",
-            )
-
-    def _blocks(self, now: Snapshot) -> Iterator[Violation]:
-        holders = Counter(block for hold in now.holds for block in hold.blocks)
-        for block in now.blocks:
-            b, held = block.id, holders[block.id]
-            if block.count != held:
-                yield Violation(
-                    "counts-are-holders",
-                    str(b),
-                    f"block {b} is counted {block.count} times, and held {held} times "
-                    f"by {now.holders(b) or 'nobody'}",
-                    f"now.block({b}).count == len(now.holders({b}))",
-                    "too few" if block.count < held else "too many",
-                )
-            elif block.free != (block.count == 0):
-                yield Violation(
-                    "free-or-held",
-                    str(b),
-                    f"block {b} is counted {block.count} times and is "
-                    f"{'' if block.free else 'not '}in the free list",
-                    f"now.block({b}).free == (now.block({b}).count == 0)",
-                )
-        for hold in now.holds:
-            if len(set(hold.blocks)) != len(hold.blocks):
-                yield Violation(
-                    "counts-are-holders",
-                    hold.owner,
-                    f"{hold.owner} holds a block twice: {hold.blocks}",
-                    f"len(set({hold.blocks!r})) == len({hold.blocks!r})",
-                    "twice in one hold",
-                )
-        free = {block.id for block in now.blocks if block.free or block.count == 0}
-        for who, b in now.touched:
-            if b in free:
-                kind = who.partition("/")[0]
-                yield Violation(
-                    "touched-is-held",
-                    who,
-                    f"{who} may still touch block {b}, which nobody holds",
-                    f"now.block({b}).count > 0",
-                    kind,
-                )
-
-    def _contents(self, now: Snapshot) -> Iterator[Violation]:
-        for misread in now.misreads:
-            beyond, asleep = "length" in misread.why, "given back" in misread.why
-            yield Violation(
-                "within-length" if beyond else "asleep-means-idle" if asleep else "attended",
-                misread.request,
-                f"{misread.request} was given a token computed from position {misread.position}, "
-                f"block {misread.block}: {misread.why}",
-                "now.misreads == ()",
-                "" if beyond or asleep else _kind_of_misread(misread.why),
-            )
-        for block in now.blocks:
-            if block.cached_as is None:
-                continue
-            if block.being_written:
-                if Promise.CACHED_BLOCKS_ARE_WRITTEN in self.promises:
-                    yield Violation(
-                        "written-before-cached",
-                        str(block.id),
-                        f"block {block.id} can be a hit, and is still being written",
-                        f"now.block({block.id}).cached_as is None",
-                    )
-            elif block.content != block.cached_as:
-                yield Violation(
-                    "hash-is-content",
-                    str(block.id),
-                    f"block {block.id} is cached as {block.cached_as} and holds {block.content} "
-                    f"(prefix ids)",
-                    f"now.block({block.id}).content == now.block({block.id}).cached_as",
-                    "garbage" if 0 in block.content else "another prefix",
-                )
-        for entry in now.tiers:
-            if entry.content != entry.cached_as:
-                yield Violation(
-                    "hash-is-content-tier",
-                    entry.tier,
-                    f"the {entry.tier} tier serves {entry.content} as {entry.cached_as} "
-                    f"(prefix ids)",
-                    "all(entry.content == entry.cached_as for entry in now.tiers)",
-                    "garbage" if 0 in entry.content else "another prefix",
-                )
-
-    def _modes(self, now: Snapshot) -> Iterator[Violation]:
-        if "cache" in now.asleep and now.holds:
-            hold = now.holds[0]
-            yield Violation(
-                "asleep-means-idle",
-                hold.owner,
-                f"the cache's memory is given back, and {hold.owner} holds {hold.blocks}",
-                "not (now.asleep and now.holds)",
-                "held",
             )
 
     def _reset(
@@ -510,10 +361,6 @@ def _expected(client: Client) -> tuple[int, ...]:
     from .target import next_token
 
     return (*client.delivered, next_token(client.tokens, client.request.stop_every))
-
-
-def _kind_of_misread(why: str) -> str:
-    return "own or another's KV" if "holds the KV" in why else why
 
 
 def _state(now: Snapshot) -> Snapshot:

@@ -16,7 +16,7 @@ from typing import Any
 from .bundle import Bundle, CannotBundleError
 from .findings import Finding
 from .operations import FAULTS, Operation
-from .oracle import RULES
+from .rules import RULES
 from .run import Failure
 from .target import NewRequest, Settings, Target
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from .bundle import CannotBundleError
 from .campaign import Report
 from .findings import Finding
-from .oracle import RULES
 from .pytest_writer import file_name, write
+from .rules import RULES
 
 
 def write_tests(report: Report, folder: Path, command: str) -> dict[str, Path]:

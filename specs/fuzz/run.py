@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .generation import Generator
 from .operations import Operation, applicable, perform
-from .oracle import Oracle, Violation, first_holder
+from .oracle import Oracle, first_holder
+from .rules import Violation
 from .target import Settings, Snapshot, Target
 
 

@@ -114,29 +114,24 @@ def _renamed(operation: Operation, names: dict[str, str]) -> Operation:
 
 
 def _weight(operation: Operation) -> int:
-    weight = 0
+    weight: int = 0
     for argument in operation.arguments:
         if isinstance(argument, NewRequest):
             weight += len(argument.prompt) + sum(argument.prompt) + argument.max_tokens
             weight += 5 * bool(argument.session) + 5 * bool(argument.send)
             weight += argument.priority + argument.remote_tokens + bool(argument.stop_every) * 9
         elif isinstance(argument, tuple):
-            weight += len(argument) + sum(argument)
+            weight += len(argument) + int(sum(argument))
         elif isinstance(argument, int):
             weight += int(argument)
-    return weight
+    return int(weight)
 
 
 def _settings_weight(settings: Settings) -> int:
     plain = Settings()
-    return (
-        settings.blocks
-        + sum(
-            getattr(settings, name) != getattr(plain, name)
-            for name in ("priority", "depth", "connector", "fail_policy", "token_budget")
-        )
-        * 100
-    )
+    names = ("priority", "depth", "connector", "fail_policy", "token_budget")
+    other = sum(getattr(settings, name) != getattr(plain, name) for name in names)
+    return settings.blocks + 100 * other
 
 
 def _plainer(operation: Operation) -> Iterator[Operation]:

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from .findings import Finding
 from .generation import WEIGHTS, Generator, plan
 from .operations import FAULTS, Operation
-from .oracle import RULES
 from .pytest_writer import in_words
+from .rules import RULES
 from .run import Failure, Session
 from .target import Target
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import importlib.metadata
 import queue
-from typing import Any
+from typing import Any, cast
 
 from ..target import (
     EOS,
@@ -132,10 +132,10 @@ os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGIN
         if cls.asynchronous:
             from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-            return AsyncScheduler
+            return cast("type[Any]", AsyncScheduler)
         from vllm.v1.core.sched.scheduler import Scheduler
 
-        return Scheduler
+        return cast("type[Any]", Scheduler)
 
     @classmethod
     def version(cls) -> str:

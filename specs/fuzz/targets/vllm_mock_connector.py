@@ -20,14 +20,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 
 @dataclass
-class MockMetadata(KVConnectorMetadata):
+class MockMetadata(KVConnectorMetadata):  # type: ignore[misc]
     """What a step tells the worker: transfers to start, as (request, first position, blocks)."""
 
     loads: list[tuple[str, int, int, list[int]]] = field(default_factory=list)
     sends: list[tuple[str, list[int]]] = field(default_factory=list)
 
 
-class MockConnector(KVConnectorBase_V1, SupportsHMA):
+class MockConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """The scheduler's side of the mock; the worker's side is the target's fake device."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:

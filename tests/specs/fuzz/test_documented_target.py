@@ -55,7 +55,7 @@ def test_stateful_test_fails_on_a_broken_engine_and_says_what_happened(tmp_path:
     (tmp_path / "test_broken.py").write_text(text.replace(*FREES_TWICE))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     options = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
-    budget = ["--kvproof-examples", "20", "--kvproof-steps", "15"]
+    budget = ["--kvproof-examples", "12", "--kvproof-steps", "12"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *budget, str(tmp_path)],
         cwd=tmp_path,

@@ -1,0 +1,31 @@
+"""What a violation says must hold, as an expression, does not hold where the rule broke."""
+
+import pytest
+from kvproof.specs.fuzz.campaign import Budget, search
+from kvproof.specs.fuzz.operations import drain, perform
+from kvproof.specs.fuzz.run import Session
+
+from .seeded import FAULTS, Seeded
+
+ASSERTED = [fault for fault in FAULTS if fault.rules != {"no-exception"}]
+
+
+@pytest.mark.parametrize("fault", ASSERTED[::3], ids=lambda fault: fault.engine.__name__)
+def test_the_assertion_of_a_violation_is_false_in_the_state_that_it_was_found_in(
+    fault: Seeded,
+) -> None:
+    budget = Budget(seconds=None, operations=200_000, findings=1, replays=60)
+    report = search(fault.target(), budget, seed=5, connector=fault.connector)
+    failure = report.findings[0].failure
+    assertion = failure.violation.assertion
+    assert assertion
+    session = Session(failure.target, failure.settings)
+    *first, last = failure.operations
+    for operation in first:
+        assert session.apply(operation) is None
+    before = session.target.snapshot()
+    drained = drain(session.target) if last.name == "drain" else None
+    answer = None if drained else perform(session.target, last).answer
+    now = session.target.snapshot()
+    names = {"now": now, "before": before, "answer": answer, "drained": drained}
+    assert eval(assertion, names) is False, assertion
