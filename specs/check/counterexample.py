@@ -93,7 +93,7 @@ def with_script(proofs: Proofs, failure: Decided, found: Counterexample) -> Coun
     statement = _statement(proofs, failure.condition)
     if statement is None:
         return found
-    searched = search(proofs.declaration, breaks(statement))
+    searched = search(proofs.declaration, breaks(statement, found.action))
     script = searched.script.steps if searched.script is not None else None
     return replace(found, script=script, searched=str(searched))
 

@@ -27,6 +27,8 @@ def explain(name: str) -> Iterator[str]:
     if obligation is None:
         raise UnknownObligationError(name)
     proofs = Proofs(standard(), Prover())
+    proofs.moves  # noqa: B018 - executed, before formulas become readable
+    proofs.variables.readable = True
     yield f"{obligation.id}: {obligation.statement}"
     yield f"method: {obligation.method}"
     seen: set[str] = set()

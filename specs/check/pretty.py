@@ -79,6 +79,8 @@ def _text(term: Term, inner: bool) -> str:
         if child.decl().kind() == z3.Z3_OP_EQ:
             return _equation(child, "≠", inner)
         return f"¬{_text(child, True)}"
+    if kind == z3.Z3_OP_DISTINCT and len(children) == 2:
+        return _equation(term, "≠", inner)
     if kind == z3.Z3_OP_EQ:
         both_bool = terms.kind_of(children[0]) == "bool"
         return _equation(term, "↔" if both_bool else "=", inner)

@@ -246,6 +246,9 @@ class Proofs:
 
     def goes(self, at: View, machine: str, event: int, **told: Any) -> BoolTerm:
         """The event goes in that state, if it is told so: `ask__fresh=…`."""
+        if self.variables.readable:
+            name = self.declaration.machine(machine).table.events(event).name.lower()
+            return terms.variable(f"{name} goes", "bool")
         return either(*(condition for _, condition in self.ways(at, machine, event, GO, **told)))
 
     def ways(

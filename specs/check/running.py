@@ -22,6 +22,8 @@ from ..symbolic.terms import BoolTerm, Term
 from .declaration import Declaration
 
 Fingerprint = tuple[object, ...]
+#: Where a function of any copy of the declaration is: a cell, or a module and a name.
+Place = tuple[str, int, int] | tuple[str, str]
 
 #: The records of the symbolic state, with the module and class of their facts.
 RECORDS: Mapping[str, tuple[str, str]] = {
@@ -78,6 +80,9 @@ class Running:
     def __init__(self, declaration: Declaration, budget: int = DEFAULT_BUDGET) -> None:
         self.declaration = declaration
         self._budget = budget
+        #: What was run, in the order of its first use: see `fingerprint_of`.
+        self.used: dict[Place, None] = {}
+        self._fingerprints: dict[Place, Fingerprint] = {}
         self.records = {
             name: Record.of(getattr(declaration.modules[module], facts), name)
             for name, (module, facts) in RECORDS.items()
@@ -86,6 +91,7 @@ class Running:
     def cell(self, machine: str, state: int, event: int) -> tuple[Outcome, ...]:
         """The outcomes of one cell, refusals included, in the order of the table's rows."""
         function = self.declaration.machine(machine).cell(state, event)
+        self.used[machine, state, event] = None
         key = ("cell", machine, state, event, fingerprint(function), self._budget)
         found = _remembered.get(key)
         if found is None:
@@ -94,6 +100,17 @@ class Running:
             )
         outcomes: tuple[Outcome, ...] = found
         return outcomes
+
+    def fingerprint_of(self, place: Place) -> Fingerprint:
+        """The fingerprint of what this copy has at a place."""
+        found = self._fingerprints.get(place)
+        if found is None:
+            if len(place) == 3:
+                function = self.declaration.machine(place[0]).cell(place[1], place[2])
+            else:
+                function = self.declaration.function(place[0], place[1])
+            found = self._fingerprints[place] = fingerprint(function)
+        return found
 
     def paths(self, machine: str, state: int, event: int) -> PathSet:
         """The unmerged paths of one cell."""
@@ -114,6 +131,7 @@ class Running:
     def effect_of(self, function: Callable[..., Any], **arguments: Record | Term | int) -> Effect:
         """As `effect`, of a function that is at hand."""
         code = function.__code__
+        self.used[function.__module__.rpartition(".")[2], function.__name__] = None
         read = _read(code)
         bound: dict[str, Record | Term | int] = {
             name: (arguments[name] if name in read else 0)

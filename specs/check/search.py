@@ -19,7 +19,7 @@ from .world_moves import Done, Moves
 DEPTH = 8
 #: Instances in the order in which they are tried, and how many states of each are looked at.
 SIZES = (Size(), Size(blocks=2), Size(requests=2))
-STATES = 9000
+STATES = 5000
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,21 @@ def walk(declaration: Declaration, size: Size, states: int) -> Iterator[tuple[Sh
         level = following
 
 
-def breaks(statement: BoolTerm) -> Found:
+def breaks(statement: BoolTerm, action: str = "") -> Found:
     """The move leaves a state, or makes a step, in which a statement is false.
 
-    Variables with a prime are those after the move.
+    Variables with a prime are those after the move; then only moves of that action count.
     """
     names = list(terms.variables([statement]))
     steps = any(name.endswith("'") for name in names)
     evaluate = compile_terms([statement])
     kinds = terms.variables([statement])
 
+    of = "launch" if action == "launch_step" else action  # one move here, two in the proofs
+
     def found(state: State, done: Done, shape: Shape) -> bool:
+        if steps and done.action != of:
+            return False
         after = World(shape, done.state)
         before = World(shape, state) if steps else after
         for eyes in everybody(shape.size):

@@ -63,6 +63,8 @@ class Variables:
 
     def __init__(self, running: Running) -> None:
         self.running = running
+        #: Formulas are for people: declared functions are named instead of executed.
+        self.readable = False
         kinds: dict[str, Kind] = {}
         for record in RECORDS:
             fields = running.records[record].kinds
@@ -168,6 +170,8 @@ class View:
         result = running.effect(module, name, **given).result
         if result is None:
             raise TypeError(f"{module}.{name} returns nothing")
+        if self.variables.readable:
+            return _named(name, terms.is_term(result) and terms.kind_of(result), arguments)
         if not terms.is_term(result):
             return terms.constant(int(result), "bool" if isinstance(result, bool) else "int")
         pairs = [(given[each], value) for each, value in arguments.items() if terms.is_term(value)]
@@ -176,6 +180,13 @@ class View:
             if record != "given":
                 pairs.append((terms.variable(variable, kind), self.value(record, field)))
         return z3.simplify(z3.substitute(result, *pairs)) if pairs else result
+
+
+def _named(name: str, kind: object, arguments: Mapping[str, Any]) -> Term:
+    """A declared function's result as a call, for people."""
+    given = [value for value in arguments.values() if terms.is_term(value)]
+    result = z3.IntSort() if kind == "int" else z3.BoolSort()
+    return z3.Function(name, *(value.sort() for value in given), result)(*given)
 
 
 class _Fields:

@@ -9,8 +9,8 @@ the same action (`bulk`) is what was proved of `r`, any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import z3
@@ -44,7 +44,7 @@ from ..symbolic.terms import BoolTerm, Term
 from .contracts import OPEN
 from .draft import Call, Draft
 from .logic import both, either, implies, no, one
-from .running import Running
+from .running import Fingerprint, Place, Running
 from .state import Variables, View
 
 ENUMS = {
@@ -87,27 +87,47 @@ class System:
     @cached_property
     def transitions(self) -> tuple[Transition, ...]:
         """Everything that changes something, in a fixed order."""
-        found = [
-            *self._requests(),
-            *self._transfers(),
-            *self._steps(),
-            *self._engine(),
-            *self._resets(),
-            *self._environment(),
+        segments: list[tuple[str, Iterable[Transition]]] = [
+            *((f"request {event.name}", self._request(event)) for event in RequestEvent),
+            *((f"transfer {event.name}", self._transfer(event)) for event in TransferEvent),
+            ("steps", self._steps()),
+            *((f"engine {event.name}", self._engine(event)) for event in EngineEvent),
+            ("resets", self._resets()),
+            ("environment", self._environment()),
         ]
+        found = [each for name, segment in segments for each in self._segment(name, segment)]
         return tuple(each for each in found if terms.as_constant(each.condition) is not False)
+
+    def _segment(self, name: str, segment: Iterable[Transition]) -> list[Transition]:
+        """The transitions of a segment; those of another copy, if all that it runs is the same."""
+        facts = self.running.declaration.sources["facts.py"]
+        known = _segments.setdefault((name, facts), [])
+        for used, transitions in known:
+            if all(self.running.fingerprint_of(place) == print_ for place, print_ in used):
+                return [self._mine(each) for each in transitions]
+        self.running.used.clear()
+        found = list(segment)
+        used = [(place, self.running.fingerprint_of(place)) for place in self.running.used]
+        known.append((used, found))
+        return found
+
+    def _mine(self, transition: Transition) -> Transition:
+        return replace(
+            transition,
+            before=self.variables.view(transition.before.values),
+            after=self.variables.view(transition.after.values),
+        )
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _requests(self) -> Iterator[Transition]:
+    def _request(self, event: RequestEvent) -> Iterator[Transition]:
         """`r` acts; `r2`, `t2` look on. Its transfer, if it joins or leaves one, is `t`."""
-        for event in RequestEvent:
-            if event in (TRANSFER_LANDED, TRANSFER_FAILED):
-                continue  # with the transfer's end
-            for draft in self._start().fire("request", int(event), only_go=True):
-                for way in self._on_block(draft):
-                    for done in self._transfer_of(way):
-                        yield self._finished(event.name.lower(), done)
+        if event in (TRANSFER_LANDED, TRANSFER_FAILED):
+            return  # with the transfer's end
+        for draft in self._start().fire("request", int(event), only_go=True):
+            for way in self._on_block(draft):
+                for done in self._transfer_of(way):
+                    yield self._finished(event.name.lower(), done)
 
     def _on_block(self, draft: Draft) -> list[Draft]:
         """What the last call, of the request, does to the block."""
@@ -146,18 +166,17 @@ class System:
 
     # --- transfers ------------------------------------------------------------------------------
 
-    def _transfers(self) -> Iterator[Transition]:
+    def _transfer(self, event: TransferEvent) -> Iterator[Transition]:
         """`t` acts, `t2` looks on; the requests that wait for it are told of its end at once."""
+        if event in (JOIN, LEAVE):
+            return  # with the request that joins or leaves
         start = self._start(self.variables.second_request())
-        for event in TransferEvent:
-            if event in (JOIN, LEAVE):
-                continue  # with the request that joins or leaves
-            for draft in start.fire("transfer", int(event), only_go=True):
-                if event == START:
-                    draft = draft.given(draft.view().transfer_ask.kind == STORE)
-                for way in self._transfer_on_block(draft):
-                    for done in self._waiters_told(way):
-                        yield self._finished(event.name.lower(), done)
+        for draft in start.fire("transfer", int(event), only_go=True):
+            if event == START:
+                draft = draft.given(draft.view().transfer_ask.kind == STORE)
+            for way in self._transfer_on_block(draft):
+                for done in self._waiters_told(way):
+                    yield self._finished(event.name.lower(), done)
 
     def _transfer_on_block(self, draft: Draft) -> list[Draft]:
         call = draft.calls[-1]
@@ -236,12 +255,12 @@ class System:
             )
             yield self._finished("step_processed", draft)
 
-    def _engine(self) -> Iterator[Transition]:
-        for event in EngineEvent:
-            if event in (STEP_PROCESSED, RESET):
-                continue
-            for draft in self._alone().fire("engine", int(event), only_go=True):
-                yield self._finished(event.name.lower(), draft)
+    def _engine(self, event: EngineEvent) -> Iterator[Transition]:
+        """The engine alone: modes, pauses, memory, shutdown."""
+        if event in (STEP_PROCESSED, RESET):
+            return
+        for draft in self._alone().fire("engine", int(event), only_go=True):
+            yield self._finished(event.name.lower(), draft)
 
     def _resets(self) -> Iterator[Transition]:
         """A reset, decided when the launched steps are processed."""
@@ -343,6 +362,12 @@ class System:
             self.variables.view(draft.values),
             draft.contracts,
         )
+
+
+#: What was put together before: of each segment, all that it ran, and the transitions.
+_segments: dict[
+    tuple[str, str], list[tuple[list[tuple[Place, Fingerprint]], list[Transition]]]
+] = {}
 
 
 def _call_name(call: Call) -> str:
