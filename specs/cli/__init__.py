@@ -30,6 +30,8 @@ class Listed:
 
 COMMANDS: tuple[Listed, ...] = (
     Listed("check", "Prove the lifecycle's obligations; say what is assumed and what is open."),
+    Listed("explore", "Enumerate a finite instance; show the shortest counterexample.", "explore"),
+    Listed("export", "A finite instance as a Promela model, for Spin.", "specs"),
     Listed("table", "The declaration as a table: what goes, from where, and why."),
     Listed("diagram", "A machine as Mermaid, DOT or SVG."),
     Listed("fuzz", "Look for faults of an engine; write each as a stand-alone pytest."),

@@ -119,8 +119,15 @@ class Instance:
 
     def __str__(self) -> str:
         features = ", ".join(sorted(self.features)) or "no further feature"
-        return (
-            f"{self.requests} requests, {self.blocks} blocks of {self.block_size}, "
-            f"{self.transfers} transfers, {self.model_length} tokens, "
-            f"{self.steps_ahead} steps ahead; {features}"
-        )
+        sizes = [
+            _counted(self.requests, "request"),
+            f"{_counted(self.blocks, 'block')} of {_counted(self.block_size, 'token')}",
+            _counted(self.transfers, "transfer"),
+            f"{_counted(self.model_length, 'token')} at most",
+            f"{_counted(self.steps_ahead, 'step')} ahead",
+        ]
+        return f"{', '.join(sizes)}; {features}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -181,5 +181,7 @@ def judge(graph: Graph, promise: Promise, without: Assumption | None = None) -> 
             if key is not None:
                 keys.setdefault((assumption.name, key), []).append(number)
     groups = [np.isin(graph.command, np.array(numbers, np.int16)) for numbers in keys.values()]
+    present = {name for name, _ in keys}
+    assumptions = tuple(each for each in assumptions if each.name in present)
     cycles = FairCycles(graph, region, allowed, groups)
     return Verdict(promise, assumptions, int(region.sum()), cycles.lasso(cycles.fair_states()))
