@@ -130,7 +130,7 @@ def _weight(operation: Operation) -> int:
 def _settings_weight(settings: Settings) -> int:
     plain = Settings()
     names = ("priority", "depth", "connector", "fail_policy", "token_budget")
-    other = sum(getattr(settings, name) != getattr(plain, name) for name in names)
+    other = sum(bool(getattr(settings, name) != getattr(plain, name)) for name in names)
     return settings.blocks + 100 * other
 
 
