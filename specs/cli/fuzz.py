@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..fuzz import report as reports
 from ..fuzz.campaign import Budget, Report, search
-from ..fuzz.oracle import RULES
+from ..fuzz.rules import RULES
 from ..fuzz.targets import KNOWN, UnknownTargetError, load
 from . import exits
 
