@@ -24,7 +24,8 @@ from vllm.v1.request import RequestStatus
 
 from . import vllm_reset as resets
 from . import vllm_sessions as sessions
-from .vllm_drift import drift
+from . import vllm_tier as tier
+from .vllm_drift import installed_drift
 from .vllm_report import DepartureError, Report, logger
 from .vllm_shadow import Shadow
 from .vllm_signals import Signals
@@ -43,7 +44,7 @@ class Guard:
         mode = os.environ.get("KVPROOF_GUARD", "observe")
         if mode not in MODES:
             raise ValueError(f"KVPROOF_GUARD={mode}: it is one of {', '.join(MODES)}")
-        found = drift()
+        found = installed_drift()
         if not found.safe:
             logger.warning("kvproof guard: %s", found)
         self.guard_repairs = mode == "repair" and found.safe
@@ -56,7 +57,7 @@ class Guard:
         self._guard_sending = False
         self._guard_closing = False
         self._guard_paused_from = PauseState.UNPAUSED
-        if self.guard_repairs and resets.offloading(self):
+        if self.guard_repairs and tier.offloading(self):
             self._guard_matched = self.connector.get_num_new_matched_tokens
             self.connector.get_num_new_matched_tokens = self._guard_no_load_while_flushed
         logger.info(
@@ -90,11 +91,11 @@ class Guard:
             self._guard_watch("added", request)
             return
         tokens = len(request.prompt_token_ids or ())
-        if self.guard_repairs and request.resumable and session.status == resets.PARKED:
-            if not sessions.fits(session, tokens, self):
-                self.guard_report.repair("a session longer than the model or pool ended", name)
-                self._guard_end(session, RequestStatus.FINISHED_LENGTH_CAPPED)
-                return
+        starts_turn = request.resumable and session.status == resets.PARKED
+        if self.guard_repairs and starts_turn and not sessions.fits(session, tokens, self):
+            self.guard_report.repair("a session longer than the model or pool ended", name)
+            self._guard_end(session, RequestStatus.FINISHED_LENGTH_CAPPED)
+            return
         if request.resumable:
             self._guard_watch("chunk", session, tokens)
         else:
@@ -125,11 +126,14 @@ class Guard:
     ) -> list[Any]:
         """Requests are ended from outside."""
         everybody = request_ids is None
-        finished: list[Any] = super().finish_requests(request_ids, finished_status)
+        if isinstance(request_ids, str):
+            request_ids = (request_ids,)
+        names = list(self.requests if request_ids is None else request_ids)
         if not self._guard_closing:
-            self._guard_watch(
-                "finished", finished, finished_status == RequestStatus.FINISHED_ERROR
-            )
+            known = [self.requests[name] for name in names if name in self.requests]
+            live = [request for request in known if not request.is_finished()]
+            self._guard_watch("ending", live, finished_status)
+        finished: list[Any] = super().finish_requests(names, finished_status)
         if everybody or finished_status != RequestStatus.FINISHED_ABORTED:
             for request in finished:
                 if request.resumable:
@@ -162,7 +166,7 @@ class Guard:
         return output
 
     def _guard_make_room(self) -> None:
-        """Nothing runs though work waits: reclaim from one holder, and the next step tries again."""
+        """Nothing runs though work waits: one holder is reclaimed, and the next step tries again."""
         paused = self._pause_state
         if paused == PauseState.PAUSED_ALL or self.deferred_frees or resets.loads_in_flight(self):
             return
@@ -170,9 +174,7 @@ class Guard:
         if paused == PauseState.UNPAUSED:
             queues.append(self.waiting)
         waiting = (request for queue in queues for request in queue)
-        first = next(
-            (r for r in waiting if not self._is_blocked_waiting_status(r.status)), None
-        )
+        first = next((r for r in waiting if not self._is_blocked_waiting_status(r.status)), None)
         if first is None or (first.num_stale_output_tokens and not first.drop_stale_output):
             return
         needed = self._request_remaining_blocks(first)
@@ -190,6 +192,8 @@ class Guard:
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         self._guard_watch("preempting", request, bool(kwargs.get("drop_stale_output")))
         super()._preempt_request(request, *args, **kwargs)
+        if self.guard_repairs:
+            tier.forget_blocks(self, request, request.num_tokens)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """A step's results are processed."""
@@ -245,7 +249,7 @@ class Guard:
         kept = sessions.kept_tokens(session)
         with sessions.tokens_kept(session):
             super()._update_request_as_session(session, update)
-        sessions.forget_blocks_in_tier(self, session, kept)
+        tier.forget_blocks(self, session, kept)
 
     # Transfers.
     def _set_kv_fetch_stage(self, request: Any, stage: str | None) -> None:
@@ -321,7 +325,7 @@ class Guard:
         """The connector's tier is cleared."""
         if not self.guard_repairs:
             return bool(super().reset_connector_cache())
-        with resets.jobs_to_flush_set_aside(self):
+        with tier.jobs_to_flush_set_aside(self):
             return bool(super().reset_connector_cache())
 
     def set_pause_state(self, pause_state: Any) -> None:

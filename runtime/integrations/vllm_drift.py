@@ -125,6 +125,14 @@ def drift(package: Path | None = None, version: str | None = None) -> Drift:
     return Drift(version, version in known, against, changed)
 
 
+@cache
+def installed_drift() -> Drift:
+    """`drift()` of the installed vLLM, looked at once in a process."""
+    found = drift()
+    _module.cache_clear()
+    return found
+
+
 def _ordered(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 

@@ -46,7 +46,9 @@ class Report:
         self.counts: Counter[tuple[str, str]] = Counter()
         self._metric = _counter()
 
-    def departure(self, what: str, declared: str, did: str, request: str = "") -> None:
+    def departure(
+        self, what: str, declared: str, did: str, request: str = "", answer: str = ""
+    ) -> None:
         """Count a departure; log the first of its kind with both sides.
 
         Raises DepartureError in strict mode, unless vLLM departs by design and harmlessly.
@@ -59,7 +61,7 @@ class Report:
                 "kvproof guard: %s%s. The declaration says: %s. vLLM: %s.%s",
                 what,
                 f" ({request})" if request else "",
-                declared,
+                f"{declared} ({answer})" if answer else declared,
                 did,
                 f" Harmless: {harmless}." if harmless else "",
             )

@@ -15,13 +15,10 @@ from typing import Any
 
 from vllm.v1.request import RequestStatus
 
+from . import vllm_tier as tier
+
 PARKED = RequestStatus.WAITING_FOR_STREAMING_REQ
 LOADING = RequestStatus.WAITING_FOR_REMOTE_KVS
-
-
-def offloading(scheduler: Any) -> Any:
-    """The scheduler side of vLLM's OffloadingConnector, or None with another connector."""
-    return getattr(scheduler.connector, "connector_scheduler", None)
 
 
 def blocks_of(scheduler: Any, request: Any) -> set[int]:
@@ -90,8 +87,7 @@ def promote_landed(scheduler: Any) -> list[Any]:
     landed = [
         request
         for request in list(scheduler.requests.values())
-        if request.status == LOADING
-        and request.request_id in scheduler.finished_recving_kv_req_ids
+        if request.status == LOADING and request.request_id in scheduler.finished_recving_kv_req_ids
     ]
     for request in landed:
         scheduler._handle_blocked_waiting_request(request)
@@ -112,7 +108,8 @@ def resident_waiting(scheduler: Any) -> list[Any]:
 
 def reclaim(scheduler: Any, request: Any) -> None:
     """Let go of a parked or waiting request's blocks: it keeps its tokens and its state."""
-    flush_stores(scheduler, request)
+    tier.flush_stores(scheduler, request)
+    tier.forget_blocks(scheduler, request, request.num_tokens)
     scheduler._free_request_blocks(request)
     scheduler.encoder_cache_manager.free(request)
     scheduler._inflight_prefills.discard(request)
@@ -121,33 +118,3 @@ def reclaim(scheduler: Any, request: Any) -> None:
     scheduler.kv_holding_waiting.remove_requests([request])
     scheduler.waiting.remove_requests([request])
     scheduler.waiting.prepend_request(request)
-
-
-def flush_stores(scheduler: Any, request: Any) -> None:
-    """Have the worker finish the stores that still read a request's blocks before they are reused.
-
-    vLLM does it for preempted requests, and the blocks of a waiting one are safe only while they
-    are counted.
-    """
-    connector = offloading(scheduler)
-    status = connector and connector._req_status.get(request.request_id)
-    if status:
-        jobs = {job for job in status.transfer_jobs if connector._jobs[job].is_store}
-        connector._current_batch_jobs_to_flush.update(jobs)
-
-
-@contextlib.contextmanager
-def jobs_to_flush_set_aside(scheduler: Any) -> Iterator[None]:
-    """The OffloadingConnector's reset asserts that no flush is pending; an earlier reset left one.
-
-    Both have to reach the worker with the next step.
-    """
-    connector = offloading(scheduler)
-    pending = set(connector._current_batch_jobs_to_flush) if connector else set()
-    if connector:
-        connector._current_batch_jobs_to_flush = set()
-    try:
-        yield
-    finally:
-        if connector:
-            connector._current_batch_jobs_to_flush |= pending

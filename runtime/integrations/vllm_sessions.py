@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
-from .vllm_reset import PARKED, blocks_of, offloading
+from .vllm_reset import PARKED, blocks_of
 
 #: How many ended sessions are remembered, so that a late chunk is not taken for a new request.
 REMEMBERED = 4096
@@ -45,24 +45,6 @@ def fits(session: Any, tokens: int, scheduler: Any) -> bool:
         total < scheduler.max_model_len
         and total <= (pool.num_gpu_blocks - 1) * scheduler.block_size
     )
-
-
-def forget_blocks_in_tier(scheduler: Any, session: Any, kept: int) -> None:
-    """The next turn is scheduled with the session's whole table: it must not be appended to.
-
-    vLLM's OffloadingConnector would then store blocks under other blocks' hashes. A key beyond the
-    `kept` tokens stands for a token that was dropped.
-    """
-    connector = offloading(scheduler)
-    status = connector and connector._req_status.get(session.request_id)
-    if not status:
-        return
-    hashes = kept // scheduler.hash_block_size
-    for config, state in zip(connector.config.kv_group_configs, status.group_states, strict=True):
-        state.block_ids.clear()
-        valid = hashes // config.hashes_per_chunk
-        del state.offload_keys[valid:]
-        state.next_stored_chunk_idx = min(state.next_stored_chunk_idx, valid)
 
 
 def in_no_queue(scheduler: Any, request: Any) -> bool:

@@ -84,11 +84,11 @@ class Shadow:
         to = states.FINISHED_STOPPED if parked else record.state
         self._fire(record, states.CLOSE_INPUT, session, to)
 
-    def finished(self, requests: list[Any], failed: bool) -> None:
-        """vLLM ended requests from outside their own output."""
+    def ending(self, requests: list[Any], status: Any) -> None:
+        """vLLM is about to end requests from outside their own output."""
+        event = states.ERROR if status == RequestStatus.FINISHED_ERROR else states.ABORT
         for request in requests:
-            record = self._current(request)
-            self._fire(record, states.ERROR if failed else states.ABORT, request)
+            self._fire(self._current(request), event, request, int(_STATES[status]))
 
     # Steps.
     def scheduled(self, output: Any) -> None:
@@ -256,12 +256,12 @@ class Shadow:
             record.state = expected
             return
         row = REQUEST.table.rows[code >> ROW_SHIFT]
-        reached = "" if answer != GO else f" (to {RequestState(record.state).name})"
+        reached = RequestState(record.state).name
         record.state = expected
         self._report.departure(
             f"{RequestEvent(event).name.lower()} in {RequestState(source).name}",
-            row.why if answer != GO else f"{row.why}{reached}",
-            f"{'answers ' + Answer(answer).name.lower() + ' there; it' if answer else 'it'} goes to "
-            f"{RequestState(expected).name}",
+            row.why,
+            f"it goes to {RequestState(expected).name}",
             request.request_id,
+            answer=f"{Answer(answer).name.lower()}, {reached}",
         )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from .vllm_report import Report
-from .vllm_reset import LOADING, offloading
+from .vllm_reset import LOADING
+from .vllm_tier import offloading
 
 
 class Signals:
