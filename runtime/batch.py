@@ -5,28 +5,50 @@ from __future__ import annotations
 import numpy as np
 
 from .columns import BatchView, Int64Array, some
+from .lifecycle import LaunchedStep, Lifecycle
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
-from .steps import LaunchedStep
 
 
-def build_batch(view: BatchView, launched: LaunchedStep, block_size: int) -> StepBatch:
-    """The batch of a step that was launched just now. Its arrays are new: the runner keeps them."""
-    rows, starts, counts = launched.rows, launched.starts, launched.counts
-    needed = (starts + counts + (block_size - 1)) // block_size
-    width = max(needed.tolist())
-    tables = view.tables[rows, :width]
-    if some(needed < launched.covered):
-        # A hold may cover more than this step touches.
-        tables[np.arange(width) >= needed[:, None]] = -1
-    return StepBatch(
-        step=launched.step,
-        rows=rows.astype(np.int32),
-        starts=starts.astype(np.int32),
-        counts=counts.astype(np.int32),
-        tokens=_tokens(view, launched),
-        tables=tables,
-        samples=launched.samples,
-    )
+class BatchBuilder:
+    """Makes batches; block tables that have not changed are not copied again."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._rows: Int64Array | None = None
+        self._version = -1
+        self._rows32: Int32Array = np.zeros(0, dtype=np.int32)
+        self._tables: Int32Array = np.zeros((0, 0), dtype=np.int32)
+
+    def build(self, launched: LaunchedStep) -> StepBatch:
+        """The batch of a step that was launched just now.
+
+        The runner keeps its arrays, and nobody writes to them: two batches may share one.
+        """
+        rows, starts, counts = launched.rows, launched.starts, launched.counts
+        if rows is not self._rows:
+            self._rows32 = rows.astype(np.int32)
+        if rows is not self._rows or self._version != self._lifecycle.holds_version:
+            self._copy_tables(launched)
+        return StepBatch(
+            launched.step,
+            self._rows32,
+            starts.astype(np.int32),
+            counts.astype(np.int32),
+            _tokens(self._lifecycle.view, launched),
+            self._tables,
+            launched.samples,
+        )
+
+    def _copy_tables(self, launched: LaunchedStep) -> None:
+        size = self._lifecycle.block_size
+        needed = (launched.starts + launched.counts + (size - 1)) // size
+        width = max(needed.tolist())
+        self._tables = self._lifecycle.view.tables[launched.rows, :width]
+        self._rows, self._version = launched.rows, self._lifecycle.holds_version
+        if some(needed < launched.covered):
+            # A hold may cover more than this step touches, and the next step another part of it.
+            self._tables[np.arange(width) >= needed[:, None]] = -1
+            self._rows = None
 
 
 def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:

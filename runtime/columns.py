@@ -30,9 +30,9 @@ STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELI
 )  # fmt: skip
 
 
-#: Two columns more that no event decides by: sampled tokens that launched steps will still
-#: deliver, and the length of the sequence at which the present turn ends.
-EXPECTS, LIMIT = len(FACTS), len(FACTS) + 1
+#: Two columns more that no event decides by: the length of the sequence once all launched steps
+#: have delivered, and the one at which the present turn ends.
+TARGET, LIMIT = len(FACTS), len(FACTS) + 1
 COLUMNS = len(FACTS) + 2
 
 
@@ -80,7 +80,7 @@ class BatchView:
     resumable: Int64Array
     priority: Int64Array
     arrival: Int64Array
-    expects: Int64Array  # sampled tokens that launched steps will still deliver
+    target: Int64Array  # length of the sequence once all launched steps have delivered
     limit: Int64Array  # length of the sequence at which the present turn ends
     columns: Int64Array  # [facts and the last two, rows] all of the above in one array
     tables: npt.NDArray[np.int32]  # [rows, w] block ids; -1 beyond `covered`

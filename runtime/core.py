@@ -54,7 +54,7 @@ from .api import (
     TokenLogprobs,
     UnknownRequestError,
 )
-from .batch import build_batch
+from .batch import BatchBuilder
 from .columns import Int64Array, every
 from .deadlines import Deadlines, PausableClock
 from .lifecycle import Lifecycle, Settled, Stop
@@ -108,6 +108,7 @@ class CoreBase:
                 self.lifecycle, connector, runner.kv.bytes_per_block, clock
             )
         self.scheduler = Scheduler(self.lifecycle, self.transfers)
+        self._batches = BatchBuilder(self.lifecycle)
         self.watchdog = Watchdog(self.lifecycle, config.watchdog, clock)
         self._eos = frozenset(eos_token_ids)
         self._new_text = text
@@ -324,7 +325,7 @@ class CoreBase:
         if launched is not None:
             for admission in done.admitted:
                 self._bind(admission.row)
-            batch = build_batch(lifecycle.view, launched, lifecycle.block_size)
+            batch = self._batches.build(launched)
             try:
                 self.runner.launch(batch)
             except Exception as error:

@@ -222,7 +222,8 @@ class RequestEvents(LifecycleState):
             x.tokens = len(queued[0])
         outcome = self.fire(row, STOP)
         if outcome.went:
-            self._expects[row] = 0
+            # What is in flight for the turn that ended is stale.
+            self._target[row] = self._record.prompt + self._record.delivered
             state = self._facts[0, row]
             if state == WAITING:
                 self._append(row, queued.popleft())
@@ -301,7 +302,7 @@ class RequestEvents(LifecycleState):
         r, e, x = self._record, self._engine, self._ask
         load_facts(r, self._facts[:, row].tolist())
         source, covered, hashed, reserved = r.state, r.covered, r.hashed, r.reserved
-        waited_for = r.waits_for
+        waited_for, known = r.waits_for, r.prompt + r.delivered
         before = r.as_dict() if self.witness else None
         code = _DISPATCH[source * _WIDTH + event](r, e, x)
         if before is not None and self.witness:
@@ -324,9 +325,12 @@ class RequestEvents(LifecycleState):
         if state != source:
             self._move(row, r, source)
             if state in _ENDS:
-                self._expects[row] = 0
+                self._target[row] = known
+        if r.prompt + r.delivered != known:
+            self._target[row] += r.prompt + r.delivered - known
         commands = code & COMMAND_MASK
         if commands:
+            self.holds_version += 1
             self._carry_out(row, commands, covered, hashed, waited_for)
         return Outcome(code)
 

@@ -28,7 +28,17 @@ from ..statemachine.policy import (
     never_fits,
 )
 from ..statemachine.states import PREEMPTED
-from .columns import COMPUTED, COVERED, DELIVERED, EXPECTS, LIMIT, PROMPT, Int64Array, every, some
+from .columns import (
+    COMPUTED,
+    COVERED,
+    DELIVERED,
+    LIMIT,
+    PROMPT,
+    TARGET,
+    Int64Array,
+    every,
+    some,
+)
 from .events import Outcome
 from .lifecycle import LaunchedStep, Lifecycle
 from .room import Room
@@ -98,6 +108,37 @@ class CarriedOut(NamedTuple):
     preempted: tuple[int, ...] = ()
 
 
+class Steady:
+    """The plan of steady decoding, good for the steps in which nothing but lengths changes.
+
+    That is until a hold changes, the running requests are others, or one of them comes to the end
+    of its blocks or of its turn. It is remembered by the scheduler and is no state of the engine.
+    """
+
+    __slots__ = ("_after", "_last", "_rows", "_version", "ones", "zeros")
+
+    def __init__(self, lifecycle: Lifecycle, rows: Int64Array, steps: int) -> None:
+        """The step that is planned now, and `steps` more after it."""
+        self.ones = np.ones(len(rows), dtype=np.int64)
+        self.zeros = np.zeros(len(rows), dtype=np.int64)
+        self._rows = rows
+        self._after = lifecycle.launched
+        self._last = lifecycle.launched + steps
+        self._version = lifecycle.holds_version
+
+    def holds_for(self, lifecycle: Lifecycle, rows: Int64Array, budget: int) -> bool:
+        """Whether the next step is one of them."""
+        launched = lifecycle.launched
+        return (
+            rows is self._rows
+            and self._after < launched <= self._last
+            and lifecycle.newest_rows is rows
+            and lifecycle.holds_version == self._version
+            and not lifecycle.ledger.quarantined_blocks
+            and len(rows) <= budget
+        )
+
+
 class Scheduler:
     """FCFS or priority, chunked prefill under a token budget, preemption by recomputing."""
 
@@ -105,6 +146,7 @@ class Scheduler:
         self._lifecycle = lifecycle
         self._loads = loads
         self._most_running = lifecycle.config.max_num_seqs
+        self._steady: Steady | None = None
 
     # --- planning -------------------------------------------------------------------------------
 
@@ -126,25 +168,26 @@ class Scheduler:
         """Every running request computes what it has not computed yet, within the budget."""
         lifecycle = self._lifecycle
         rows = lifecycle.running.array
+        steady = self._steady
+        if steady is not None and steady.holds_for(lifecycle, rows, budget):
+            plan.rows, plan.tokens, plan.new_blocks = rows, steady.ones, steady.zeros
+            if lifecycle.config.check:
+                self._check_steady(plan, room, budget, engine)
+            return budget - len(rows)
         now = lifecycle.view.columns.take(rows, axis=1)
-        target = length(now[PROMPT], now[DELIVERED]) + now[EXPECTS]
+        target, limit = now[TARGET], now[LIMIT]
         tokens = target - now[COMPUTED]
-        limit = now[LIMIT]
         if engine.quarantined:
             # Who needs more than the pool has left will never run again, even alone.
             longest = lifecycle.longest
-            over = (target >= longest) & (target < limit) & (now[EXPECTS] == 0)
+            known = length(now[PROMPT], now[DELIVERED])
+            over = (target >= longest) & (target < limit) & (target == known)
             plan.errors += rows[over].tolist()
             limit = np.minimum(limit, longest)
         # A step beyond the turn's end would compute what is thrown away.
         going = (tokens > 0) & (target < limit)
-        if not every(going):
-            if engine.quarantined:
-                # Blocks were lost since it was admitted: no output will come that ends it.
-                too_long = (target >= lifecycle.longest) & (now[EXPECTS] == 0) & (tokens > 0)
-                for row in rows[too_long].tolist():
-                    plan.errors.append(row)
-                    room.let_go(row)
+        all_go = every(going)
+        if not all_go:
             rows, now, tokens = rows[going], now[:, going], tokens[going]
         total: int = sum(tokens.tolist())
         if total > budget:
@@ -153,6 +196,7 @@ class Scheduler:
             going = tokens > 0
             rows, now, tokens = rows[going], now[:, going], tokens[going]
             total = budget
+            all_go = False
         computed, covered = now[COMPUTED], now[COVERED]
         size = engine.block_size
         new_blocks = must_grow(computed, tokens, covered, size)
@@ -164,10 +208,25 @@ class Scheduler:
                     plan, room, rows, computed + tokens, tokens, new_blocks, engine
                 )
                 total = int(tokens.sum())
+                all_go = False
             else:
                 room.free -= lacking
         plan.rows, plan.tokens, plan.new_blocks = rows, tokens, new_blocks
+        self._steady = None
+        if all_go and total == len(rows) and not engine.quarantined:
+            room_left = np.minimum((covered + new_blocks) * size - target, limit - 1 - target)
+            self._steady = Steady(lifecycle, rows, min(room_left.tolist()))
         return budget - total
+
+    def _check_steady(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> None:
+        """What is taken from the last plan must be what a new one would say."""
+        self._steady, steady = None, self._steady
+        fresh = Plan()
+        self._plan_running(fresh, room, budget, engine)
+        self._steady = steady
+        for name in ("rows", "tokens", "new_blocks"):
+            assert np.array_equal(getattr(plan, name), getattr(fresh, name)), name
+        assert [fresh.victims, fresh.stalled, fresh.errors, fresh.reclaims] == [[]] * 4
 
     def _make_room_to_grow(
         self,

@@ -32,10 +32,10 @@ from ..statemachine.states import (
 from .api import EngineConfig
 from .columns import (
     COLUMNS,
-    EXPECTS,
     FACTS,
     LIMIT,
     STATE,
+    TARGET,
     BatchView,
     Int64Array,
     make_loader,
@@ -99,13 +99,15 @@ class LifecycleState:
         self._reserved = 0
         #: Signals and calls that were ignored, by machine and event.
         self.ignored: Counter[str] = Counter()
+        #: Counts up whenever a hold changes: what was worked out from tables holds until then.
+        self.holds_version = 0
         #: Transitions so far: what the watchdog compares to see whether work moves.
         self.moves = 0
 
         self._columns: Int64Array = np.zeros((COLUMNS, 0), dtype=np.int64)
         #: The declared facts among the columns, and the two others: views of them.
         self._facts: Int64Array = self._columns[: len(FACTS)]
-        self._expects: Int64Array = self._columns[EXPECTS]
+        self._target: Int64Array = self._columns[TARGET]
         self._limit: Int64Array = self._columns[LIMIT]
         self._tables: npt.NDArray[np.int32] = np.full((0, self.table_width), -1, dtype=np.int32)
         self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
@@ -283,7 +285,7 @@ class LifecycleState:
             tokens[row, :length] = self._tokens[row, :length]
         self._columns, self._tables, self._tokens = columns, tables, tokens
         self._facts = columns[: len(FACTS)]
-        self._expects, self._limit = columns[EXPECTS], columns[LIMIT]
+        self._target, self._limit = columns[TARGET], columns[LIMIT]
         for _ in range(rows - old):
             self._ids.append("")
             self._salts.append(b"")
@@ -299,7 +301,7 @@ class LifecycleState:
         for number, name in enumerate(FACTS):
             setattr(self.view, name, read_only(self._facts[number]))
         self.view.columns = read_only(self._columns)
-        self.view.expects = read_only(self._expects)
+        self.view.target = read_only(self._target)
         self.view.limit = read_only(self._limit)
         self.view.tables = read_only(self._tables)
         self.view.tokens = read_only(self._tokens)

@@ -33,13 +33,13 @@ from .columns import (
     COMPUTED,
     COVERED,
     DELIVERED,
-    EXPECTS,
     HASHED,
     LIMIT,
     NEWEST_STEP,
     PROMPT,
     STALE_STEP,
     STATE,
+    TARGET,
     WRITTEN,
     Int64Array,
     every,
@@ -100,6 +100,8 @@ class StepLanes(TransferEvents):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._steps: dict[int, LaunchedStep] = {}
+        #: The rows of the newest launched step, processed or not.
+        self.newest_rows: Int64Array | None = None
 
     @property
     def steps_in_flight(self) -> list[LaunchedStep]:
@@ -133,17 +135,18 @@ class StepLanes(TransferEvents):
             self._grow(rows, new_blocks, growing)
         columns = self._columns
         before = columns.take(rows, axis=1)
-        starts, expects = before[COMPUTED], before[EXPECTS]
+        starts, target = before[COMPUTED], before[TARGET]
         ends = advance(starts, tokens)
         known = length(before[PROMPT], before[DELIVERED])
-        samples = ends == known + expects
+        samples = ends == target
         columns[COMPUTED, rows] = ends
         columns[NEWEST_STEP, rows] = step
-        columns[EXPECTS, rows] = expects + samples
+        columns[TARGET, rows] = target + samples
         launched = LaunchedStep(
             step, rows, starts, tokens, samples, every(samples), known, before[COVERED]
         )
         self._steps[step] = launched
+        self.newest_rows = rows
         self.moves += 1
         if replay is not None:
             replay.launched(step, tokens, new_blocks)
@@ -163,6 +166,7 @@ class StepLanes(TransferEvents):
             ):
                 tables[row, at : at + count] = ledger.take_fresh(count, after)
         facts[COVERED, grown] = advance(covered, more)
+        self.holds_version += 1
 
     def settle(
         self,
@@ -244,7 +248,6 @@ class StepLanes(TransferEvents):
         lengths: Int64Array = length(before[PROMPT], delivered)
         self._tokens[rows, lengths] = tokens
         columns[DELIVERED, rows] = advance(delivered, 1)
-        columns[EXPECTS, rows] = before[EXPECTS] - 1
         return lengths + 1
 
 

@@ -48,7 +48,7 @@ def launch(engine: Lifecycle, rows: list[int], tokens: list[int], grow: list[int
 # --- read-only ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*FACTS, "tables", "tokens", "counts", "expects", "limit"])
+@pytest.mark.parametrize("name", [*FACTS, "tables", "tokens", "counts", "target", "limit"])
 def test_a_write_through_the_view_raises(name: str) -> None:
     engine = lifecycle()
     running(engine, "a", 5)
@@ -111,7 +111,7 @@ CORRUPTIONS: dict[str, Callable[[Lifecycle, int], None]] = {
     "the running rows": lambda engine, row: engine._running.remove(0, 1, row),
     "the waiting rows": lambda engine, row: engine._waiting.add(0, 1, row),
     "the blocked rows": lambda engine, row: engine._blocked.__setitem__(row, None),
-    "what a step will deliver": lambda engine, row: engine._expects.__setitem__(row, 3),
+    "what a step will deliver": lambda engine, row: engine._target.__setitem__(row, 3),
     "what is reserved": lambda engine, row: setattr(engine, "_reserved", 2),
     "a step": lambda engine, row: engine._steps.clear(),
 }

@@ -292,9 +292,9 @@ class RuntimeEngine(Target):
         return bool(self._call(self.core.wake))
 
     def tick(self) -> None:
-        """See Target: first the leases, then those of what was cancelled by them."""
-        for _ in range(2):
-            self.now += _LONG
+        """See Target: first the leases, then those of what was cancelled, then what is heard."""
+        for seconds in (_LONG, _LONG, 0.0):
+            self.now += seconds
             self.core.tick()
 
     def _call(self, call: Any) -> Any:
