@@ -21,7 +21,6 @@ class Figure:
 
     dtype: str
     streams: int
-    floor: float  # tokens a second if a decode step took as long as reading the weights
     rates: dict[str, list[float]] = field(default_factory=dict)  # by engine, round after round
 
     def median(self, engine: str) -> float:
@@ -38,7 +37,6 @@ class Figure:
         found: dict[str, Any] = {
             "dtype": self.dtype,
             "streams": self.streams,
-            "floor": round(self.floor, 1),
             "tokens_per_second": {
                 engine: [round(rate, 1) for rate in rates] for engine, rates in self.rates.items()
             },
@@ -58,15 +56,14 @@ def compare(
     streams: list[int],
     sizes: tuple[int, int],
     rounds: int,
-    step_seconds: float,
 ) -> Iterator[Figure]:
     """Each number of streams in turn. sizes: prompt and output tokens of a stream.
 
-    step_seconds: the floor of a decode step. Each engine runs every load once before it counts.
+    Each engine runs every load once before it counts.
     """
     prompt, output = sizes
     for count in streams:
-        figure = Figure(dtype, count, count / step_seconds)
+        figure = Figure(dtype, count)
         for number in range(rounds + 1):
             load = Load(count, prompt, output, seed=1000 * count + number)
             # Whoever is first changes from round to round, so that neither always follows rest.
