@@ -38,10 +38,13 @@ class Stepper:
         self.world: RealWorld = system.real()
         initial_state(self.world.state, system.instance)
         self._invariants = invariants_of(system.instance)
+        named = self.world.state.named
+        self._fields = [(named[slot.record], slot.field) for slot in system.slots]
 
     def load(self, values: Values) -> None:
         """Put a state into the records."""
-        self.world.state.put(self.system.slots, values)
+        for (record, field), value in zip(self._fields, values, strict=True):
+            setattr(record, field, value)
         self.world.state.derive(self.system.instance)
         self.world.dirty = False
         self.world.failed.clear()

@@ -120,8 +120,10 @@ class RealWorld:
         if not when:
             return _NOT_FIRED
         code = self._machines[machine].fire(event, *records)
+        if code & 3 != GO:
+            return _NOT_FIRED
         self.dirty = True
-        return _Code(code, code & 3 == GO)
+        return _Code(code, True)
 
     def run(self, function: Callable[..., Any], *, when: Value = True, **arguments: Any) -> None:
         if not when:

@@ -18,6 +18,14 @@ SMALL = {
     "grammar, deadlines, longer tables": Instance(
         requests=1, features=core(F.GRAMMAR, F.DEADLINES, F.TRIM, F.CHUNKED)
     ),
+    "stores that stay on record": Instance(
+        requests=1, prompt=1, model_length=2, blocks=1, features=core(F.STORES, F.RECORDS, F.LEASES)
+    ),
+    "two requests by the policy": Instance(
+        transfers=0, blocks=2, features=core(F.POLICY, without=[F.ABORTS, F.RESETS])
+    ),
+}  # fmt: skip
+LARGER = {
     "a waiting reset and leases": Instance(
         requests=1, features=core(F.WAITING_RESETS, F.LEASES, F.QUARANTINE, without=[F.ABORTS])
     ),
@@ -28,14 +36,6 @@ SMALL = {
     "shutdown and sessions": Instance(
         requests=1, transfers=0, features=core(F.SHUTDOWN, F.SESSIONS)
     ),
-    "stores that stay on record": Instance(
-        requests=1, prompt=1, model_length=2, blocks=1, features=core(F.STORES, F.RECORDS, F.LEASES)
-    ),
-    "two requests by the policy": Instance(
-        transfers=0, blocks=2, features=core(F.POLICY, without=[F.ABORTS, F.RESETS])
-    ),
-}  # fmt: skip
-LARGER = {
     "two requests, one load": Instance(),
     "two requests, faults of the connector": Instance(
         features=core(F.LEASES, F.QUARANTINE, F.LOST, F.DEADLINES)
@@ -43,7 +43,7 @@ LARGER = {
     "two transfers": Instance(requests=1, transfers=2, features=core(F.STORES, F.RECORDS)),
     "failed loads are fatal": Instance(features=core(F.FATAL)),
     "a longer model": Instance(requests=1, blocks=3, model_length=4, features=core(F.STOPS)),
-}
+}  # fmt: skip
 
 
 def agree(instance: Instance) -> None:
