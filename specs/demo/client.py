@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 #: Seconds after which something that should happen is taken not to happen.
 PATIENCE = 120.0
 #: Seconds between two looks at something that is polled.
-LOOK = 0.02
+LOOK = 0.04
 
 
 class DemoError(Exception):

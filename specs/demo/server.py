@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import IO
 
@@ -19,7 +20,7 @@ START = "import sys; from kvproof.specs.cli import main; sys.exit(main(sys.argv[
 def served(model: str, options: list[str]) -> Iterator[Api]:
     """Start the server, and end it by SIGTERM. Raises DemoError with what it said."""
     command = [sys.executable, "-c", START, "serve", model, "--host", "127.0.0.1", "--port", "0"]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as said, _terminated_in_order():
         process = subprocess.Popen(
             [*command, *options], stdout=subprocess.PIPE, stderr=said, text=True
         )
@@ -36,6 +37,23 @@ def served(model: str, options: list[str]) -> Iterator[Api]:
             finally:
                 assert process.stdout is not None
                 process.stdout.close()
+
+
+@contextlib.contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends this process by way of its `finally`s: the server must not outlive it."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _url(process: subprocess.Popen[str], said: IO[str]) -> str:

@@ -80,7 +80,7 @@ def can_be_called_wrongly(operation) -> bool:
 
 @pytest.mark.long
 @SCHEMA.parametrize()
-@settings(100)
+@settings(30)
 def test_a_route_keeps_to_its_document_in_every_corner(case, real):
     keeps_to_the_document(case, real)
     with real.client() as client:
