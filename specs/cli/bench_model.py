@@ -51,8 +51,8 @@ def command(
     try:
         with console.status("measuring") as status:
             found = _measure(
-                model, counts, kinds, (prompt, output), rounds, threads, steps_in_flight, vllm, vllm_eager,
-                profile, status.update,
+                model, counts, kinds, (prompt, output), rounds, threads, steps_in_flight, vllm,
+                vllm_eager, profile, status.update,
             )  # fmt: skip
     except (ModelError, ContestantError, ValueError) as error:
         typer.echo(f"kvproof bench model: {error}", err=True)
