@@ -166,7 +166,7 @@ class Guard:
         return output
 
     def _guard_make_room(self) -> None:
-        """Nothing runs though work waits: one holder is reclaimed, and the next step tries again."""
+        """Nothing runs though work waits: one holder is reclaimed; the next step tries again."""
         paused = self._pause_state
         if paused == PauseState.PAUSED_ALL or self.deferred_frees or resets.loads_in_flight(self):
             return

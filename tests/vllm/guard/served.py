@@ -117,7 +117,7 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
             "spec_name": "HostMemorySpec",
             "spec_module_path": "host_memory",
             "cpu_bytes_to_use": 64 * 2**20,
-            "block_size": 16,
+            "block_size": 32,
             "hold_loads": str(served.hold),
             "loading": str(served.loading),
         },
@@ -126,7 +126,7 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
         sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model),
         "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port),
         "--dtype", "float32", "--enforce-eager", "--max-model-len", "512",
-        "--max-num-seqs", "4", "--block-size", "16", "--num-gpu-blocks-override", str(BLOCKS),
+        "--max-num-seqs", "4", "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS),
         "--kv-transfer-config", json.dumps(transfer), "--distributed-executor-backend", "uni",
     ]  # fmt: skip
     if guarded:
@@ -151,7 +151,8 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
             command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder
         )
     try:
-        assert until(lambda: _healthy(served, server), START_SECONDS), log.read_text()[-4000:]
+        ready = until(lambda: _healthy(served, server), START_SECONDS)
+        assert ready, log.read_text()[-4000:]
         yield served
     finally:
         served.hold.unlink(missing_ok=True)
@@ -164,7 +165,8 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
 
 
 def _healthy(served: Served, server: subprocess.Popen[bytes]) -> bool:
-    assert server.poll() is None, "the server has ended"
+    if server.poll() is not None:
+        raise AssertionError((served.hold.parent / "server.log").read_text()[-6000:])
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/health", timeout=5) as answer:
             return bool(answer.status == 200)

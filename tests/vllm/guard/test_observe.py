@@ -1,11 +1,12 @@
-"""Observing changes nothing, is silent where vLLM has no fault, and names the faults that it has."""
+"""Observing changes nothing, is silent where vLLM has no fault, and names faults that it has."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
-from kvproof.runtime.integrations.vllm_report import DepartureError, Report
+from kvproof.runtime.integrations.vllm_report import DepartureError, Report, logger
 from kvproof.specs.fuzz.campaign import LENGTH
 from kvproof.specs.fuzz.generation import Generator
 from kvproof.specs.fuzz.run import explore, replay
@@ -13,7 +14,7 @@ from kvproof.specs.fuzz.target import NewRequest, Settings
 
 from ..findings import RECORDED, Recorded
 from ..test_targets import without_known_faults
-from .targets import REPORTS, Observed, ObservedAsync, departures
+from .targets import Observed, ObservedAsync, departures
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
@@ -53,19 +54,22 @@ def test_an_observed_vllm_fails_as_vllm_does_and_the_guard_says_so(recorded: Rec
         assert departures()[SEEN[recorded.name]] >= 1
 
 
-def test_each_kind_is_logged_once_with_both_sides(caplog: pytest.LogCaptureFixture) -> None:
-    REPORTS.clear()
-    target = Observed(Settings(blocks=4, max_length=8))
-    with caplog.at_level("WARNING", "vllm.kvproof"):
-        report = REPORTS[-1]
+def test_each_kind_is_logged_once_with_both_sides() -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    report = Report(strict=False)
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
         report.departure("a", "this", "that", "r1")
         report.departure("a", "this", "that", "r2")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
     assert report.counts["departure", "a"] == 2
-    lines = [record.getMessage() for record in caplog.records if "guard: a" in record.getMessage()]
-    assert lines == [] or lines == [
-        "kvproof guard: a (r1). The declaration says: this. vLLM: that."
-    ]
-    assert target.scheduler.guard_repairs is False
+    assert lines == ["kvproof guard: a (r1). The declaration says: this. vLLM: that."]
 
 
 def test_strict_raises_unless_vllm_departs_by_design() -> None:
@@ -75,7 +79,7 @@ def test_strict_raises_unless_vllm_departs_by_design() -> None:
         report.departure("a", "this", "that")
 
 
-def test_the_records_follow_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_follow_vllm() -> None:
     target = Observed(Settings(blocks=8))
     target.add(NewRequest("s", (1, 2, 3, 4, 5), 2, session=True))
     shadow = target.scheduler._guard_shadow
