@@ -82,7 +82,6 @@ class BatchView:
     arrival: Int64Array
     target: Int64Array  # length of the sequence once all launched steps have delivered
     limit: Int64Array  # length of the sequence at which the present turn ends
-    columns: Int64Array  # [facts and the last two, rows] all of the above in one array
     tables: npt.NDArray[np.int32]  # [rows, w] block ids; -1 beyond `covered`
     tokens: npt.NDArray[np.int32]  # [rows, model length] prompt, output and chunks in order
     counts: Int64Array  # [blocks] holds on each block

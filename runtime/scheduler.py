@@ -28,17 +28,7 @@ from ..statemachine.policy import (
     never_fits,
 )
 from ..statemachine.states import PREEMPTED
-from .columns import (
-    COMPUTED,
-    COVERED,
-    DELIVERED,
-    LIMIT,
-    PROMPT,
-    TARGET,
-    Int64Array,
-    every,
-    some,
-)
+from .columns import Int64Array, every, some
 from .events import Outcome
 from .lifecycle import LaunchedStep, Lifecycle
 from .room import Room
@@ -174,13 +164,14 @@ class Scheduler:
             if lifecycle.config.check:
                 self._check_steady(plan, room, budget, engine)
             return budget - len(rows)
-        now = lifecycle.view.columns.take(rows, axis=1)
-        target, limit = now[TARGET], now[LIMIT]
-        tokens = target - now[COMPUTED]
+        view = lifecycle.view
+        target, limit, computed = view.target[rows], view.limit[rows], view.computed[rows]
+        covered = view.covered[rows]
+        tokens = target - computed
         if engine.quarantined:
             # Who needs more than the pool has left will never run again, even alone.
             longest = lifecycle.longest
-            known = length(now[PROMPT], now[DELIVERED])
+            known = length(view.prompt[rows], view.delivered[rows])
             over = (target >= longest) & (target < limit) & (target == known)
             plan.errors += rows[over].tolist()
             limit = np.minimum(limit, longest)
@@ -188,16 +179,17 @@ class Scheduler:
         going = (tokens > 0) & (target < limit)
         all_go = every(going)
         if not all_go:
-            rows, now, tokens = rows[going], now[:, going], tokens[going]
+            rows, tokens = rows[going], tokens[going]
+            computed, covered = computed[going], covered[going]
         total: int = sum(tokens.tolist())
         if total > budget:
             before = np.cumsum(tokens) - tokens
             tokens = np.clip(budget - before, 0, tokens)
             going = tokens > 0
-            rows, now, tokens = rows[going], now[:, going], tokens[going]
+            rows, tokens = rows[going], tokens[going]
+            computed, covered = computed[going], covered[going]
             total = budget
             all_go = False
-        computed, covered = now[COMPUTED], now[COVERED]
         size = engine.block_size
         new_blocks = must_grow(computed, tokens, covered, size)
         if some(new_blocks):

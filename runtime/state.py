@@ -108,6 +108,8 @@ class LifecycleState:
         #: The declared facts among the columns, and the two others: views of them.
         self._facts: Int64Array = self._columns[: len(FACTS)]
         self._target: Int64Array = self._columns[TARGET]
+        #: Each column by itself: indexing one is four times as fast as indexing one of all.
+        self._column: list[Int64Array] = list(self._columns)
         self._limit: Int64Array = self._columns[LIMIT]
         self._tables: npt.NDArray[np.int32] = np.full((0, self.table_width), -1, dtype=np.int32)
         self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
@@ -286,6 +288,7 @@ class LifecycleState:
         self._columns, self._tables, self._tokens = columns, tables, tokens
         self._facts = columns[: len(FACTS)]
         self._target, self._limit = columns[TARGET], columns[LIMIT]
+        self._column = list(columns)
         for _ in range(rows - old):
             self._ids.append("")
             self._salts.append(b"")
@@ -300,7 +303,6 @@ class LifecycleState:
     def _refresh_view(self) -> None:
         for number, name in enumerate(FACTS):
             setattr(self.view, name, read_only(self._facts[number]))
-        self.view.columns = read_only(self._columns)
         self.view.target = read_only(self._target)
         self.view.limit = read_only(self._limit)
         self.view.tables = read_only(self._tables)

@@ -133,17 +133,16 @@ class StepLanes(TransferEvents):
         growing = new_blocks.nonzero()[0]
         if growing.size:
             self._grow(rows, new_blocks, growing)
-        columns = self._columns
-        before = columns.take(rows, axis=1)
-        starts, target = before[COMPUTED], before[TARGET]
+        column = self._column
+        starts, target = column[COMPUTED][rows], column[TARGET][rows]
         ends = advance(starts, tokens)
-        known = length(before[PROMPT], before[DELIVERED])
+        known = length(column[PROMPT][rows], column[DELIVERED][rows])
         samples = ends == target
-        columns[COMPUTED, rows] = ends
-        columns[NEWEST_STEP, rows] = step
-        columns[TARGET, rows] = target + samples
+        column[COMPUTED][rows] = ends
+        column[NEWEST_STEP][rows] = step
+        column[TARGET][rows] = target + samples
         launched = LaunchedStep(
-            step, rows, starts, tokens, samples, every(samples), known, before[COVERED]
+            step, rows, starts, tokens, samples, every(samples), known, column[COVERED][rows]
         )
         self._steps[step] = launched
         self.newest_rows = rows
@@ -188,32 +187,33 @@ class StepLanes(TransferEvents):
         failed = tuple(failed)
         replay = LaneReplay(self, rows) if self.replays else None
 
-        before = self._columns.take(rows, axis=1)
-        counts = fresh_output(step, before[STALE_STEP])
+        column = self._column
+        state = column[STATE][rows]
+        counts = fresh_output(step, column[STALE_STEP][rows])
         # RUNNING is resident, so it takes both what is written and what is sampled.
-        steady = counts & (before[STATE] == RUNNING)
+        steady = counts & (state == RUNNING)
         if launched.all_sample and not failed and every(steady) and every(sampled >= 0):
-            self._written(rows, before, launched.counts)
-            out_rows, out_tokens, limits = rows, sampled, before[LIMIT]
-            lengths = self._deliver(rows, before, sampled)
+            out_rows, out_tokens = rows, sampled
+            self._written(rows, launched.counts)
+            lengths = self._deliver(rows, sampled)
             if replay is not None:
                 replay.settled(step, launched, steady, steady)
         else:
             failing = np.isin(rows, failed) if failed else np.zeros(len(rows), dtype=np.bool_)
             counts &= ~failing
-            writes = counts & (before[COVERED] > 0)
+            writes = counts & (column[COVERED][rows] > 0)
             outputs = counts & launched.samples & (sampled >= 0)
-            outputs &= (before[STATE] == RUNNING) | (before[STATE] == PREEMPTED)
-            self._written(rows[writes], before[:, writes], launched.counts[writes])
-            out_rows, out_tokens, limits = rows[outputs], sampled[outputs], before[LIMIT, outputs]
-            lengths = self._deliver(out_rows, before[:, outputs], out_tokens)
+            outputs &= (state == RUNNING) | (state == PREEMPTED)
+            out_rows, out_tokens = rows[outputs], sampled[outputs]
+            self._written(rows[writes], launched.counts[writes])
+            lengths = self._deliver(out_rows, out_tokens)
             if replay is not None:
                 replay.settled(step, launched, writes, outputs)
                 replay.skipped(step, ~(writes | failing), PUBLISH, launched.counts)
                 silent = ~(outputs | failing) & launched.samples
                 replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
 
-        stopped = tuple(judge(out_rows, out_tokens, lengths, limits))
+        stopped = tuple(judge(out_rows, out_tokens, lengths, column[LIMIT][out_rows]))
         for stop in stopped:
             self.stop(stop.row, step, stop.reason, at_limit=stop.at_limit)
         ended = []
@@ -225,29 +225,27 @@ class StepLanes(TransferEvents):
         self.ledger.end_step(step)
         return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
 
-    def _written(self, rows: Int64Array, before: Int64Array, tokens: Int64Array) -> None:
-        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits.
-
-        `before` has the rows' columns.
-        """
-        written = advance(before[WRITTEN], tokens)
-        self._columns[WRITTEN, rows] = written
+    def _written(self, rows: Int64Array, tokens: Int64Array) -> None:
+        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits."""
+        column = self._column
+        written = advance(column[WRITTEN][rows], tokens)
+        column[WRITTEN][rows] = written
         full = written // self.block_size
-        hashed = before[HASHED]
+        hashed = column[HASHED][rows]
         filled = (full > hashed).nonzero()[0]
         if filled.size:
-            self._columns[HASHED, rows[filled]] = full[filled]
+            column[HASHED][rows[filled]] = full[filled]
             changed = (rows[filled].tolist(), hashed[filled].tolist(), full[filled].tolist())
             for row, first, end in zip(*changed, strict=True):
                 self._publish(row, first, end)
 
-    def _deliver(self, rows: Int64Array, before: Int64Array, tokens: Int32Array) -> Int64Array:
+    def _deliver(self, rows: Int64Array, tokens: Int32Array) -> Int64Array:
         """OUTPUT for all: one token each joins the sequence. Returns the lengths with it."""
-        columns = self._columns
-        delivered = before[DELIVERED]
-        lengths: Int64Array = length(before[PROMPT], delivered)
+        column = self._column
+        delivered = column[DELIVERED][rows]
+        lengths: Int64Array = length(column[PROMPT][rows], delivered)
         self._tokens[rows, lengths] = tokens
-        columns[DELIVERED, rows] = advance(delivered, 1)
+        column[DELIVERED][rows] = advance(delivered, 1)
         return lengths + 1
 
 

@@ -172,7 +172,7 @@ def test_a_lane_that_delivers_stale_output_is_caught(monkeypatch: pytest.MonkeyP
 def test_a_lane_that_forgets_the_step_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = lifecycle()
     row = running(engine, "a", 5)
-    monkeypatch.setattr(steps_module, "NEWEST_STEP", steps_module.EXPECTS)
+    monkeypatch.setattr(steps_module, "NEWEST_STEP", steps_module.LIMIT)
     with pytest.raises(AssertionError, match="newest_step is 0, the events say 1"):
         launch(engine, [row], [5], [0])
 

@@ -232,18 +232,23 @@ def test_blocked_requests_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
 
     for name in ("blocked", "parked", "known_rows", "resident_rows"):
         monkeypatch.setattr(type(bench.lifecycle), name, property(refuse))
-    read: list[int] = []
-    take = bench.lifecycle.view.columns.take
+    read: list[object] = []
 
-    class Columns:
-        def take(self, rows: Any, axis: int) -> Any:
-            read.extend(rows.tolist())
-            return take(rows, axis=axis)
+    class Column:
+        def __init__(self, column: Any) -> None:
+            self.column = column
 
-    monkeypatch.setattr(bench.lifecycle.view, "columns", Columns())
+        def __getitem__(self, rows: Any) -> Any:
+            read.append(rows.tolist())
+            return self.column[rows]
+
+    for name in ("target", "limit", "computed", "covered"):
+        column = Column(getattr(bench.lifecycle.view, name))
+        monkeypatch.setattr(bench.lifecycle.view, name, column)
     plan = bench.core.scheduler.plan(64)
-    assert plan.rows.tolist() == [bench.lifecycle.row_of("a")]
-    assert read == plan.rows.tolist()
+    row = bench.lifecycle.row_of("a")
+    assert plan.rows.tolist() == [row]
+    assert read == [[row]] * 4
 
 
 def test_a_request_is_not_computed_beyond_its_last_token() -> None:
