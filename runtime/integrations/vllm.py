@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -36,8 +37,8 @@ MODES = ("observe", "repair", "strict")
 _LOAD_STARTED = "in_progress"
 
 
-class Guard:
-    """Mixed in before a vLLM scheduler; every override calls vLLM's own method."""
+class Guard(Scheduler):  # type: ignore[misc]
+    """Every override calls vLLM's own method, of whichever scheduler comes behind this class."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -344,17 +345,17 @@ class Guard:
 
 def _called_by_pause() -> bool:
     """Whether the reset under way is part of a pause: the scheduler is not told."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(4):
         if frame is None:
-            return False
+            break
         if frame.f_code.co_name == "_finish_pause":
             return True
         frame = frame.f_back
     return False
 
 
-class GuardedScheduler(Guard, Scheduler):  # type: ignore[misc]
+class GuardedScheduler(Guard):
     """vLLM's scheduler with the guard; with asynchronous scheduling it is the asynchronous one."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
