@@ -37,7 +37,7 @@ def test_the_server_ends_with_the_demo(monkeypatch):
 
 def test_a_server_that_does_not_start_is_named_with_what_it_said(monkeypatch):
     monkeypatch.setattr(server, "START", "import sys; sys.exit('no such model')")
-    with pytest.raises(DemoError, match="(?s)ended with 1.*no such model"), server.served("x", []):
+    with pytest.raises(DemoError, match=r"(?s)ended with 1.*no such model"), server.served("x", []):
         pass
 
 
