@@ -36,10 +36,8 @@ class Figure:
         }
         for other in self.rates:
             if other != "kvproof":
-                low, middle, high = self.ratio("kvproof", other)
-                found[f"ratio_to_{other}"] = {
-                    "low": round(low, 3), "median": round(middle, 3), "high": round(high, 3),
-                }  # fmt: skip
+                found[f"ratio_to_{other}"] = _ratio(self.rates, other)
+                found[f"processor_ratio_to_{other}"] = _ratio(self.processor_rates, other)
         return found
 
 
