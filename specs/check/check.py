@@ -62,6 +62,8 @@ class Report:
 
     findings: tuple[Finding, ...]
     vacuous: tuple[Emptiness, ...]
+    #: Hypotheses of which the solver could not say within its budget whether they can hold.
+    unsure: int
     #: Ways in which an action can go, and rows that go.
     moves: int
     rows: int
@@ -71,7 +73,8 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """Of everything together; vacuity is not a verdict, see `vacuous`."""
-        return worst([finding.verdict for finding in self.findings])
+        unsure = [Verdict.UNKNOWN] if self.unsure else []
+        return worst([*unsure, *(finding.verdict for finding in self.findings)])
 
 
 class UnknownObligationError(ValueError):
@@ -112,11 +115,13 @@ def check(
     decided = _decide(prover, asked, spent, tell)
     if cache is not None:
         cache.save()
+    hypotheses = [each for each in decided if each.condition.obligation == ""]
     vacuous = [
         Emptiness(f"{each.condition.words} ({each.condition.about})")
-        for each in decided
-        if each.condition.obligation == "" and each.verdict is not Verdict.PROVED
+        for each in hypotheses
+        if each.verdict is Verdict.REFUTED
     ]
+    unsure = sum(each.verdict is Verdict.UNKNOWN for each in hypotheses)
     vacuous += _never_taken(proofs)
     if not ids:
         tell(len(asked), len(asked), "looking for scripts that take each row")

@@ -136,12 +136,10 @@ class Prover:
         """Decide one condition, or find that it was decided before."""
         key = (condition.hypotheses.key, condition.goal.get_id(), condition.possible, self.budget)
         known = _decided.get(key)
-        if known is not None:
-            return Decided(condition, known[0])
         digest = condition.digest() if self._cache is not None else ""
         if self._cache is not None and digest in self._cache:
             return Decided(condition, Verdict.PROVED, cached=True)
-        decided = self._ask(condition)
+        decided = Decided(condition, known[0]) if known is not None else self._ask(condition)
         if decided.model is None and decided.verdict is not Verdict.UNKNOWN:
             _decided[key] = (decided.verdict, (condition.hypotheses.formulas, condition.goal))
         if self._cache is not None and decided.verdict is Verdict.PROVED:

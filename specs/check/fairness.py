@@ -197,16 +197,11 @@ def joint_witness(declaration: Declaration) -> tuple[str, ...]:
     """
     shape = Shape(declaration, Size(blocks=2))
     moves, state = Moves(shape), shape.start().state()
-    words, actions = [], set()
+    words: list[str] = []
+    actions: set[str] = set()
     for action, begins in WITNESS:
-        done = next(
-            (
-                each
-                for each in moves.of(state, frozenset({action}))
-                if each.words.startswith(begins)
-            ),
-            None,
-        )
+        ways = moves.of(state, frozenset({action}))
+        done = next((each for each in ways if each.words.startswith(begins)), None)
         if done is None:
             raise NoWitnessError(f"{begins} does not go after {', '.join(words)}")
         state = done.state

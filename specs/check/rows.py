@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...statemachine.answers import GO, IGNORE, REJECT
+from ...statemachine.answers import GO, IGNORE, REJECT, Command
 from ...statemachine.table import Row
 from ..symbolic import Record, terms
 from ..symbolic.terms import BoolTerm, IntTerm, Term
@@ -31,6 +31,7 @@ PROMISES: Mapping[str, tuple[Promise, ...]] = {
     "engine": ENGINE_PROMISES,
 }
 MACHINES = tuple(PROMISES)
+_COMMANDS = tuple(int(command) for command in Command)
 _NOTHING = Hypotheses(terms.TRUE)
 
 
@@ -113,18 +114,17 @@ def _kept(p: Proofs, at: View, case: Case, outcome: Outcome) -> BoolTerm:
     dest = outcome.state if case.dest is None else case.dest
     facts = {field: dest, **{f"{record}.{name}": v for name, v in case.sets(at).items()}}
     goals = []
-    for name in p.variables.kinds:
-        if name.startswith(f"{record}.") or name in outcome.writes:
-            before = at.value(*name.split("."))
-            wanted: Any = facts.get(name, before)
-            if not terms.is_term(wanted):
-                wanted = terms.constant(int(wanted), p.variables.kinds[name])
-            goals.append(terms.equal(outcome.writes.get(name, before), wanted))
+    for name in {**facts, **outcome.writes}:
+        before = at.value(*name.split("."))
+        left: Any = facts.get(name, before)
+        wanted = left if terms.is_term(left) else terms.constant(int(left), p.variables.kinds[name])
+        found = outcome.writes.get(name, before)
+        if not terms.same(found, wanted):
+            goals.append(terms.equal(found, wanted))
     commanded = case.commands(at)
-    for position in range(2, 14):
-        bit = 1 << position
-        given = terms.constant(bool(outcome.commands & bit), "bool")
-        goals.append(same(given, commanded.get(bit, terms.FALSE)))
+    for bit in _COMMANDS:
+        wanted = commanded.get(bit, terms.FALSE)
+        goals.append(wanted if outcome.commands & bit else no(wanted))
     return implies(both(outcome.condition, case.when(at)), both(*goals))
 
 
@@ -164,13 +164,12 @@ def _effects(
         draft = draft.put(**{SUBJECT[outcome.machine].replace(".", "__"): terms.number(int(dest))})
     values: Values = draft.values
     state = terms.number(outcome.state)
-    goals = [
-        values.get(name, p.variables.terms[name])
-        == outcome.writes.get(
-            name, state if name == SUBJECT[outcome.machine] else p.variables.terms[name]
-        )
-        for name in sorted({*values, *outcome.writes})
-    ]
+    goals = []
+    for name in {**values, **outcome.writes}:
+        before = state if name == SUBJECT[outcome.machine] else p.variables.terms[name]
+        left, found = values.get(name, before), outcome.writes.get(name, before)
+        if not terms.same(left, found):
+            goals.append(terms.equal(left, found))
     goals.append(_commands(results, outcome.commands))
     yield Condition(
         "S9", "effects", f"row {outcome.row} leaves what its effects leave, and commands what they "
@@ -181,8 +180,7 @@ def _effects(
 def _commands(results: list[Term | int], commands: int) -> BoolTerm:
     """The bits of the effects' results together are exactly these commands."""
     goals = []
-    for position in range(2, 14):
-        bit = 1 << position
+    for bit in _COMMANDS:
         given = either(*(_has(result, bit) for result in results))
         goals.append(given if commands & bit else no(given))
     return both(*goals)
