@@ -21,11 +21,13 @@ Blocks = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 #: The facts in the order of the first axis.
 FACTS: tuple[str, ...] = tuple(RequestFacts.KINDS)
-STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELIVERED = (
+(
+    STATE, COVERED, NEWEST_STEP, STALE_STEP, COMPUTED, WRITTEN, HASHED, PROMPT, DELIVERED, RESERVED,
+) = (
     FACTS.index(name)
     for name in (
         "state", "covered", "newest_step", "stale_step", "computed", "written", "hashed",
-        "prompt", "delivered",
+        "prompt", "delivered", "reserved",
     )
 )  # fmt: skip
 

@@ -42,6 +42,12 @@ class SortedRows:
         del self._entries[place]
         self._array = None
 
+    def absorb(self, other: SortedRows) -> None:
+        """Every row of the other set enters here at its place, and leaves there."""
+        self._entries = sorted(self._entries + other._entries)
+        other._entries = []
+        self._array = other._array = None
+
     @property
     def array(self) -> Int64Array:
         """The rows in order, int64; not to be written to."""

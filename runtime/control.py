@@ -348,7 +348,6 @@ class EngineCore(CoreBase):
             return self._answer(False, why, holders, ended, retryable=True)
         # Nothing can fail from here on.
         lifecycle.let_go_of_all()
-        lifecycle.ledger.drop_cached()
         outcome = lifecycle.engine_event(SLEEP, level=level, holds=lifecycle.holds_left())
         assert outcome.went, _why(outcome)
         self.check()

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from .columns import Blocks, Int64Array
 
@@ -93,6 +94,12 @@ class BlockPool:
         """These blocks are free and can still be hit; the first of them is evicted first."""
         for block in blocks:
             self._cached[block] = None
+
+    def forget_all(self, free: npt.NDArray[np.bool_]) -> None:
+        """`free`, bool [blocks], says which blocks nobody holds; none of them can be hit."""
+        self._cached.clear()
+        self._map[:] = free
+        self._uncached_free = int(np.count_nonzero(free))
 
     def drop_cached(self) -> Int64Array:
         """No free block can be hit any more. Returns those that could."""

@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..statemachine.answers import ANSWER_MASK, GO, Answer
+from ..statemachine.answers import ANSWER_MASK, COMMAND_MASK, GO, RELEASE, Answer
 from ..statemachine.facts import Ask, RequestFacts
 from ..statemachine.request import REQUEST
-from ..statemachine.states import GROW, LAUNCH, OUTPUT, PUBLISH, RequestEvent, RequestState
+from ..statemachine.states import (
+    GROW,
+    LAUNCH,
+    OUTPUT,
+    PREEMPT,
+    PUBLISH,
+    RECLAIM,
+    RequestEvent,
+    RequestState,
+)
 from .columns import FACTS, Int64Array, facts_of, load_facts
 
 if TYPE_CHECKING:
@@ -67,6 +76,14 @@ class LaneReplay:
                 self._expect(number, record, OUTPUT, Ask(step=step, tokens=1), GO)
         self._compare()
 
+    def let_go(self, runs: BoolArray) -> None:
+        """Repeat PREEMPT for those that ran and RECLAIM for the others: each is released."""
+        for number, record in enumerate(self._records):
+            event = PREEMPT if runs[number] else RECLAIM
+            code = self._expect(number, record, event, Ask(forced=True), GO)
+            assert code & COMMAND_MASK == RELEASE, self._name(number, event)
+        self._compare()
+
     def skipped(self, step: int, skips: BoolArray, event: int, tokens: Int64Array) -> None:
         """Where the lane did nothing, the event must change nothing either."""
         for number, record in enumerate(self._records):
@@ -76,7 +93,7 @@ class LaneReplay:
                 code = REQUEST.fire(event, copy, self._engine, ask)
                 assert code & ANSWER_MASK != GO, self._name(number, event)
 
-    def _expect(self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int) -> None:
+    def _expect(self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int) -> int:
         witness = self._lanes.witness
         before = record.as_dict() if witness else {}
         source = record.state
@@ -90,6 +107,7 @@ class LaneReplay:
                 "request", self._lanes.id_of(self._rows[number]), event, before,
                 self._engine.as_dict(), ask.as_dict(), code, source, record.state,
             )  # fmt: skip
+        return code
 
     def _name(self, number: int, event: int) -> str:
         row = self._rows[number]

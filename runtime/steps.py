@@ -19,15 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..statemachine.answers import GO, ROW_SHIFT
 from ..statemachine.lanes import advance, fresh_output, length
+from ..statemachine.request import REQUEST
 from ..statemachine.states import (
     ERROR,
     LAUNCH_STEP,
     OUTPUT,
+    PREEMPT,
     PREEMPTED,
     PUBLISH,
+    RECLAIM,
     RUNNING,
     STEP_PROCESSED,
+    WAITING,
 )
 from .columns import (
     COMPUTED,
@@ -37,6 +42,7 @@ from .columns import (
     LIMIT,
     NEWEST_STEP,
     PROMPT,
+    RESERVED,
     STALE_STEP,
     STATE,
     TARGET,
@@ -247,6 +253,50 @@ class StepLanes(TransferEvents):
         self._tokens[rows, lengths] = tokens
         column[DELIVERED][rows] = advance(delivered, 1)
         return lengths + 1
+
+    # --- letting go of all ------------------------------------------------------------------------
+
+    def let_go(self, rows: Int64Array) -> Int32Array:
+        """PREEMPT for those of the rows that run, RECLAIM for the others, all of them resident.
+
+        No step is in flight, so every hold is released: returns the blocks of all holds, one hold
+        after the other, each with its tail first. The caller gives them to the ledger.
+        """
+        if not rows.size:
+            return np.zeros(0, dtype=np.int32)
+        replay = LaneReplay(self, rows) if self.replays else None
+        column = self._column
+        width = int(column[COVERED][rows].max())
+        blocks = self._tables[rows, :width][:, ::-1].ravel()
+        self._tables[rows, :width] = -1
+        self._reserved -= int(column[RESERVED][rows].sum())
+        for fact in (COMPUTED, WRITTEN, HASHED, RESERVED, COVERED):
+            column[fact][rows] = 0
+        runs = column[STATE][rows] == RUNNING
+        column[STATE][rows[runs]] = PREEMPTED
+        assert len(self._running) == int(np.count_nonzero(runs)), "all that run let go"
+        self._waiting.absorb(self._running)
+        now = self.clock()
+        for row, ran in zip(rows.tolist(), runs.tolist(), strict=True):
+            state = int(column[STATE][row])
+            entry = (PREEMPT, RUNNING, _PREEMPTS) if ran else (RECLAIM, state, _RECLAIMS)
+            self._history[row].append((now, entry[0], entry[1], state, entry[2]))
+        self.moves += len(rows)
+        self.holds_version += 1
+        if replay is not None:
+            replay.let_go(runs)
+        return blocks[blocks >= 0]
+
+
+def _going(state: int, event: int) -> int:
+    """The code of the row that goes, without its commands."""
+    return next(
+        number << ROW_SHIFT for number, row in REQUEST.table.cell(state, event) if row.answer == GO
+    )
+
+
+_PREEMPTS = _going(RUNNING, PREEMPT)
+_RECLAIMS = _going(WAITING, RECLAIM)
 
 
 def counts_for(lanes: StepLanes, row: int, step: int) -> bool:

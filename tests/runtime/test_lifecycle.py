@@ -328,3 +328,13 @@ def test_the_last_transitions_of_a_request_are_remembered() -> None:
     engine.preempt(row, forced=True)
     events = [entry[1] for entry in engine.history_of(row)]
     assert events == [RequestEvent.ADD, RequestEvent.ADMIT, RequestEvent.PREEMPT]
+
+
+def test_a_reset_that_leaves_something_computed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = lifecycle()
+    row = running(engine, "a", 8)
+    launch(engine, [row], [8], [0])
+    engine.settle(1, ids(9))
+    monkeypatch.setattr(steps_module, "HASHED", steps_module.WRITTEN)
+    with pytest.raises(AssertionError, match="hashed is 2, the events say 0"):
+        engine.reset(force=True)
