@@ -18,6 +18,7 @@ from ..explore.search import Progress as SearchProgress
 from . import exits
 from . import instances as options
 from .instances import DEFAULTS, instance_of
+from .small_scope import DEFAULT_DEPTH, small_scope
 
 
 def command(
@@ -41,6 +42,9 @@ def command(
     device: Annotated[str, typer.Option(help="cpu (numpy), cuda (torch) or torch-cpu.")] = "cpu",
     states: Annotated[int | None, typer.Option(help="Stop behind so many states.")] = None,
     depth: Annotated[int | None, typer.Option(help="Stop behind so many levels.")] = None,
+    target: Annotated[
+        str, typer.Option(help="declaration; or an engine as `fuzz` names it: its small scope.")
+    ] = "declaration",
     agree: Annotated[
         bool, typer.Option("--agree", help="Count again by a plain Python search and by Spin.")
     ] = False,
@@ -49,7 +53,12 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Enumerate every state of a finite instance of the declaration, breadth first."""
+    """Enumerate every state of a finite instance of the declaration, breadth first.
+
+    With an engine as --target: every interleaving of a few calls to it, --depth calls deep.
+    """
+    if target != "declaration":
+        return small_scope(target, depth or DEFAULT_DEPTH, out, as_json)
     instance = instance_of(
         with_=with_,
         without=without,

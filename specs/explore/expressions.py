@@ -296,6 +296,9 @@ def equal(left: Any, right: Any) -> Value:
             return _equals_constant(left, int(right))
         if left.op == "add" and not isinstance(left.args[1], Expr):
             return equal(left.args[0], right - left.args[1])
+        if left.op == "add" and right == 0 and all(low_of(part) >= 0 for part in left.args):
+            # Nothing is counted: each part by itself says so to whoever reads the guard.
+            return both(*(equal(part, 0) for part in left.args))
     elif right.index < left.index:
         left, right = right, left
     return _node("eq", (left, right), True, 0, 1)
@@ -419,7 +422,17 @@ def choose(test: Value, then: Value, otherwise: Value) -> Value:
         return _node("ite", (test, then, otherwise), True, 0, 1)
     low = min(low_of(then), low_of(otherwise))
     high = max(high_of(then), high_of(otherwise))
+    if test.op == "le" and _same(test.args[1], then) and _same(test.args[0], otherwise):
+        low = max(low_of(then), low_of(otherwise))  # the larger of two
+    if test.op == "le" and _same(test.args[0], then) and _same(test.args[1], otherwise):
+        high = min(high_of(then), high_of(otherwise))  # the smaller of two
     return _node("ite", (test, then, otherwise), False, low, high)
+
+
+def _same(left: Value, right: Value) -> bool:
+    if isinstance(left, Expr) or isinstance(right, Expr):
+        return left is right
+    return left == right
 
 
 def total(values: Iterable[Value]) -> Value:

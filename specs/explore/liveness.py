@@ -174,7 +174,7 @@ def judge(graph: Graph, promise: Promise, without: Assumption | None = None) -> 
     allowed = graph.by_commands(promise.may)
     for measure in measured:
         allowed &= measure[graph.target] <= measure[graph.source]
-    keys: dict[Hashable, list[int]] = {}
+    keys: dict[tuple[str, Hashable], list[int]] = {}
     for number, action in enumerate(graph.actions):
         for assumption in assumptions:
             key = assumption.group(action)

@@ -43,8 +43,8 @@ class Stepper:
 
     def load(self, values: Values) -> None:
         """Put a state into the records."""
-        for (record, field), value in zip(self._fields, values, strict=True):
-            setattr(record, field, value)
+        for (record, name), value in zip(self._fields, values, strict=True):
+            setattr(record, name, value)
         self.world.state.derive(self.system.instance)
         self.world.dirty = False
         self.world.failed.clear()

@@ -87,7 +87,8 @@ def _reset(force: bool, refused: bool) -> Body:
                 "P1 a refused forced reset has a transfer to name",
                 ex.either(requests == 0, transfers > 0),
             )
-        let_go(w, requests + transfers)
+        # The same number: 0, or at least 1.
+        let_go(w, ex.maximum(requests + transfers, 1) if refused else 0)
 
     return body
 
