@@ -6,6 +6,9 @@ It subclasses vLLM's scheduler and holds the declaration beside it. `KVPROOF_GUA
 - `repair`: besides, close the faults that can be closed from here (docs/guard.md lists them);
 - `strict`: as `observe`, and raise at a departure.
 
+`KVPROOF_TRACE=FILE` writes every transition for `kvproof conform`, at a cost for each request and
+step.
+
 The guard needs vLLM and kvproof's base install, not kvproof's engine.
 """
 
@@ -30,6 +33,7 @@ from .vllm_drift import installed_drift
 from .vllm_report import DepartureError, Report, logger
 from .vllm_shadow import Shadow
 from .vllm_signals import Signals
+from .vllm_trace import TracedShadow
 
 MODES = ("observe", "repair", "strict")
 
@@ -50,7 +54,12 @@ class Guard(Scheduler):  # type: ignore[misc]
             logger.warning("kvproof guard: %s", found)
         self.guard_repairs = mode == "repair" and found.safe
         self.guard_report = Report(strict=mode == "strict" and found.safe)
-        self._guard_shadow: Shadow | None = Shadow(self, self.guard_report)
+        trace = os.environ.get("KVPROOF_TRACE")
+        self._guard_shadow: Shadow | None = (
+            TracedShadow(self, self.guard_report, trace)
+            if trace
+            else Shadow(self, self.guard_report)
+        )
         self._guard_signals = Signals(self.guard_report)
         self._guard_ended = sessions.Ended()
         self._guard_turns: list[Any] = []  # sessions whose turn ended in this update
@@ -198,7 +207,7 @@ class Guard(Scheduler):  # type: ignore[misc]
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """A step's results are processed."""
-        self._guard_watch("processed", scheduler_output)
+        self._guard_watch("processed", scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         if self._guard_turns:
             self._guard_check_queues()
@@ -277,6 +286,11 @@ class Guard(Scheduler):  # type: ignore[misc]
             return None, False
         return self._guard_matched(request, *args)
 
+    def shutdown(self) -> None:
+        """The engine ends: the trace is complete."""
+        super().shutdown()
+        self._guard_watch("close_trace")
+
     # Resets and pauses.
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -333,7 +347,6 @@ class Guard(Scheduler):  # type: ignore[misc]
         """Pause or resume."""
         self._guard_paused_from = self._pause_state
         super().set_pause_state(pause_state)
-        self._guard_watch("mode", pause_state == PauseState.PAUSED_ALL)
 
     def get_num_unfinished_requests(self) -> int:
         """vLLM subtracts every parked session from those that hold blocks; some hold none."""

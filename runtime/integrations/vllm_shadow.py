@@ -45,13 +45,14 @@ class Shadow:
         self._loads = 0
         self.records: dict[str, RequestFacts] = {}
         self.engine = EngineFacts(
-            mode=states.ACTIVE,
+            mode=states.ACTIVE,  # what vLLM's pauses hold back is vLLM's to know
             weights_resident=True,
             cache_resident=True,
             block_size=scheduler.block_size,
             pool_blocks=scheduler.cache_config.num_gpu_blocks - 1,
             model_length=scheduler.max_model_len,
             loads_limit=NO_LIMIT,
+            steps_ahead=NO_LIMIT,
         )
         self._tables = scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
 
@@ -98,7 +99,10 @@ class Shadow:
         for name in admitted:
             self._admitted(self._scheduler.requests[name], output.num_scheduled_tokens[name])
         if output.total_num_scheduled_tokens:
-            self.engine.launched += 1
+            self._launched(output)
+
+    def _launched(self, output: Any) -> None:
+        self.engine.launched += 1
 
     def _admitted(self, request: Any, scheduled: int) -> None:
         record = self._current(request, counters=False)
@@ -151,7 +155,7 @@ class Shadow:
             blocks=tokens // self.engine.block_size,
         )
 
-    def processed(self, output: Any) -> None:
+    def processed(self, output: Any, result: Any) -> None:
         """A step's results have come: called before vLLM processes them."""
         if output.total_num_scheduled_tokens:
             self.engine.processed += 1
@@ -189,10 +193,6 @@ class Shadow:
         """The guard let go of a waiting request's blocks: called before it does."""
         self._fire(self._current(request), states.RECLAIM, request)
 
-    def mode(self, paused_all: bool) -> None:
-        """vLLM was paused or resumed. While it drains what holds blocks it counts as active."""
-        self.engine.mode = states.PAUSED if paused_all else states.ACTIVE
-
     def refuses_reset(self, force: bool) -> bool:
         """Whether the declaration refuses a reset now."""
         for request in self._scheduler.requests.values():
@@ -206,6 +206,9 @@ class Shadow:
             elif request_refuses(declared_state(request), holds, force):
                 return True
         return False
+
+    def close_trace(self) -> None:
+        """Nothing is written without KVPROOF_TRACE."""
 
     # Records.
     def forget(self, request_id: str) -> None:
@@ -243,17 +246,20 @@ class Shadow:
     def _free(self) -> int:
         return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
+    def _send(self, record: RequestFacts, event: int, name: str, ask: Ask) -> int:
+        """Run the event on the record; the code that it answers."""
+        return REQUEST.fire(event, record, self.engine, ask)
+
     def _fire(
         self, record: RequestFacts, event: int, request: Any, to: int | None = None, **ask: int
     ) -> None:
         """Send an event and compare; `to` is where vLLM takes the request, if not its status."""
         expected = declared_state(request) if to is None else to
         source = record.state
-        code = REQUEST.fire(event, record, self.engine, Ask(**ask))
+        code = self._send(record, event, request.request_id, Ask(**ask))
         answer = code & ANSWER_MASK
         finished = expected in states.FINISHED and record.state in states.FINISHED
         if answer == GO and (record.state == expected or finished):
-            record.state = expected
             return
         row = REQUEST.table.rows[code >> ROW_SHIFT]
         reached = RequestState(record.state).name

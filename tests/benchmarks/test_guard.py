@@ -106,8 +106,9 @@ def own_work(scheduler: Any) -> float:
     begin = time.process_time_ns()
     for _ in range(100):
         scheduler._guard_watch("scheduled", output)
-        scheduler._guard_watch("processed", output)
+        scheduler._guard_watch("processed", output, None)
     spent = (time.process_time_ns() - begin) / 1e9 / 100
+    assert scheduler._guard_shadow is not None
     finish(scheduler, output)
     return spent
 

@@ -1,0 +1,82 @@
+"""With `KVPROOF_TRACE=FILE` the shadow follows every step, and writes each event as a trace line.
+
+The records' counters are then moved by the declaration's own events alone, never read from vLLM,
+so that `kvproof conform` can replay the file.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ...statemachine import states
+from ...statemachine.engine import ENGINE
+from ...statemachine.facts import Ask, EngineAsk, RequestFacts
+from ..trace_writer import TraceWriter
+from .vllm_report import Report
+from .vllm_shadow import Shadow
+
+
+class TracedShadow(Shadow):
+    """A shadow whose records are exact at every step, and a trace of them."""
+
+    def __init__(self, scheduler: Any, report: Report, path: str) -> None:
+        super().__init__(scheduler, report)
+        self._writer = TraceWriter(path, time.monotonic)
+
+    def _read(self, record: RequestFacts, request: Any) -> None:
+        """The counters are moved by events."""
+
+    def _launched(self, output: Any) -> None:
+        self._engine(states.LAUNCH_STEP)
+        step = self.engine.launched
+        for name, tokens in output.num_scheduled_tokens.items():
+            record = self.records[name]
+            more = len(self._tables[name]) - record.covered
+            if more > 0:
+                ask = Ask(blocks=more, fresh=more, free=self._free() + more)
+                self._send(record, states.GROW, name, ask)
+            self._send(record, states.LAUNCH, name, Ask(tokens=tokens, step=step))
+
+    def processed(self, output: Any, result: Any) -> None:
+        """A step's results have come: what it wrote is published, what it sampled is delivered."""
+        if not output.total_num_scheduled_tokens:
+            return
+        step = self.engine.processed + 1
+        self._engine(states.STEP_PROCESSED, step=step)
+        for name, tokens in output.num_scheduled_tokens.items():
+            record = self.records.get(name)
+            if record is None:
+                continue  # it has ended meanwhile
+            blocks = (record.written + tokens) // self.engine.block_size
+            self._send(record, states.PUBLISH, name, Ask(step=step, tokens=tokens, blocks=blocks))
+            sampled = result.sampled_token_ids[result.req_id_to_index[name]]
+            if sampled:
+                self._send(record, states.OUTPUT, name, Ask(step=step, tokens=len(sampled)))
+
+    def close_trace(self) -> None:
+        """The trace is complete."""
+        self._writer.close()
+
+    def forget(self, request_id: str) -> None:
+        """vLLM has forgotten a request: so does the declaration, once its last step is processed."""
+        record = self.records.get(request_id)
+        if record is not None:
+            self._send(record, states.FORGET, request_id, Ask(idle=True))
+        super().forget(request_id)
+
+    def _send(self, record: RequestFacts, event: int, name: str, ask: Ask) -> int:
+        facts, engine, source = record.as_dict(), self.engine.as_dict(), record.state
+        code = super()._send(record, event, name, ask)
+        self._writer(
+            "request", name, event, facts, engine, ask.as_dict(), code, source, record.state
+        )
+        return code
+
+    def _engine(self, event: int, **told: int) -> None:
+        ask = EngineAsk(**told)
+        facts, source = self.engine.as_dict(), self.engine.mode
+        code = ENGINE.fire(event, self.engine, ask)
+        self._writer(
+            "engine", "", event, facts, facts, ask.as_dict(), code, source, self.engine.mode
+        )
