@@ -59,7 +59,7 @@ class TracedShadow(Shadow):
         self._writer.close()
 
     def forget(self, request_id: str) -> None:
-        """vLLM has forgotten a request: so does the declaration, once its last step is processed."""
+        """vLLM has forgotten a request; the declaration does once its last step is processed."""
         record = self.records.get(request_id)
         if record is not None:
             self._send(record, states.FORGET, request_id, Ask(idle=True))

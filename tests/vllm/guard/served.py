@@ -142,7 +142,7 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
         "VLLM_NO_USAGE_STATS": "1",
         # Only so that the worker may live in the engine core's process: one import of vLLM less.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": "2",
+        "OMP_NUM_THREADS": "1",
         "KVPROOF_GUARD": "repair",
     }
     log = folder / "server.log"
