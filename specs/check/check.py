@@ -132,7 +132,9 @@ def check(
         for machine in ("request", "transfer", "engine")
         for _ in proofs.declaration.machine(machine).table.go_rows()
     )
-    return Report(findings, tuple(vacuous), len(moves), rows, time.perf_counter() - started, proofs)
+    return Report(
+        findings, tuple(vacuous), unsure, len(moves), rows, time.perf_counter() - started, proofs
+    )
 
 
 def run_key(declaration: Declaration, ids: Sequence[str], budget: int) -> str:
