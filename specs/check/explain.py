@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .check import UnknownObligationError
 from .conditions import Prover
 from .contracts import CONTRACTS
 from .declaration import standard
@@ -12,6 +11,7 @@ from .fairness import FAIRNESS
 from .obligations import BY_ID
 from .pretty import pretty
 from .proofs import Proofs
+from .run import UnknownObligationError
 from .state import View
 
 #: Whom a line speaks of, in words.

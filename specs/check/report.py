@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .check import Report
 from .conditions import Verdict
 from .contracts import CONTRACTS
 from .counterexample import Counterexample
 from .fairness import FAIRNESS
+from .run import Report
 
 #: What the proofs do not speak of.
 NOT_PROVED = (

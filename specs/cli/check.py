@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..check.cache import Cache, user_cache
-from ..check.check import Finding, Report, UnknownObligationError, check, run_key
 from ..check.conditions import DEFAULT_BUDGET, Verdict
 from ..check.counterexample import Counterexample, counterexample, with_script
 from ..check.declaration import standard
 from ..check.explain import explain
 from ..check.report import as_dict, junit, print_report
+from ..check.run import Finding, Report, UnknownObligationError, check, run_key
 from ..symbolic import SymbolicError
 from . import exits
+from .paths import writable
 
 
 def command(
@@ -25,7 +26,8 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     junit_file: Annotated[
-        Path | None, typer.Option("--junit", help="Write the report as a JUnit file.")
+        Path | None,
+        typer.Option("--junit", callback=writable, help="Write the report as a JUnit file."),
     ] = None,
     explained: Annotated[
         str | None, typer.Option("--explain", help="Print an obligation's formulas; prove nothing.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvproof.specs.check.check import Report, check
+from kvproof.specs.check.run import Report, check
 
 
 @pytest.fixture(scope="session")

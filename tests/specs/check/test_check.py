@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from kvproof.specs.check.cache import Cache
-from kvproof.specs.check.check import Report, UnknownObligationError, check, run_key
 from kvproof.specs.check.conditions import DEFAULT_BUDGET, Verdict
 from kvproof.specs.check.counterexample import counterexample, with_script
 from kvproof.specs.check.declaration import Change, standard
 from kvproof.specs.check.obligations import OBLIGATIONS
+from kvproof.specs.check.run import Report, UnknownObligationError, check, run_key
 
 
 def test_every_obligation_of_the_declaration_is_proved(proved: Report) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from kvproof.specs.check.check import Report
+from kvproof.specs.check.run import Report
 from kvproof.specs.cli import exits, main
 
 

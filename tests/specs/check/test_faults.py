@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kvproof.specs.check.check import Report, check
 from kvproof.specs.check.conditions import Decided, Verdict
 from kvproof.specs.check.counterexample import counterexample, with_script
 from kvproof.specs.check.declaration import standard
+from kvproof.specs.check.run import Report, check
 
 from .faults import FAULTS, Fault
 

@@ -12,10 +12,10 @@ from collections import defaultdict
 
 import pytest
 import z3
-from kvproof.specs.check.check import Report
 from kvproof.specs.check.declaration import standard
 from kvproof.specs.check.fairness import FAIRNESS, joint_witness
 from kvproof.specs.check.proofs import Move, Proofs
+from kvproof.specs.check.run import Report
 from kvproof.specs.check.search import DEPTH, rows_taken, search, walk
 from kvproof.specs.check.world import Eyes, Shape, Size, State, World, everybody, project
 from kvproof.specs.check.world_moves import Done
