@@ -9,6 +9,7 @@ from .request_actions import request_actions
 from .reset_actions import reset_actions
 from .step_actions import step_actions
 from .transfer_actions import transfer_actions
+from .wrong_asks import wrong_asks
 
 
 def actions_of(instance: Instance) -> list[Action]:
@@ -19,4 +20,5 @@ def actions_of(instance: Instance) -> list[Action]:
         *step_actions(instance),
         *reset_actions(instance),
         *mode_actions(instance),
+        *wrong_asks(instance),
     ]

@@ -42,6 +42,8 @@ class Feature(enum.StrEnum):
     WEIGHTS = "weights"  # weights_changed
     SHUTDOWN = "shutdown"
     POLICY = "policy"  # two priorities and an order of arrival; the scheduler goes by the policy
+    EVICTION = "eviction"  # a cached prefix is dropped before its block is needed
+    WRONG_ASKS = "wrong-asks"  # callers ask what must be refused, signals come late
     RECORDS = "records"  # the records of ended transfers stay until they are retired
 
 

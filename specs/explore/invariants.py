@@ -17,7 +17,10 @@ from ...statemachine.states import (
     FAILED,
     FENCED,
     FINISHED,
+    IN_BLOCKED,
     IN_FLIGHT,
+    IN_RUNNING,
+    IN_WAITING,
     LANDED,
     LOAD,
     PREEMPTED,
@@ -28,11 +31,13 @@ from ...statemachine.states import (
     UNKNOWN,
     WAITING,
     WAITING_FOR_REMOTE_KVS,
+    WAITING_FOR_STREAMING_REQ,
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
     WAKING,
 )
 from . import expressions as ex
 from .expressions import Value
-from .instance import Instance
+from .instance import Feature, Instance
 from .world import World
 
 
@@ -71,7 +76,15 @@ def invariants_of(instance: Instance) -> list[Invariant]:
             for each in _pair(index, block)
         ),
         *(each for index in range(instance.transfers) for each in _transfer(instance, index)),
-        Invariant("S8 asleep, nothing is held, cached or in flight", "engine", _asleep),
+        Invariant("S8 an engine that is active is awake and has no pause", "engine", _active),
+        *(
+            [Invariant("P5 nobody is ahead of itself", "engine", _strict)]
+            if _ordered(instance)
+            else []
+        ),
+        Invariant(
+            "S8 asleep or without memory, nothing is held, cached or in flight", "engine", _asleep
+        ),
     ]
 
 
@@ -209,6 +222,21 @@ def _request(instance: Instance, n: int) -> Iterator[Invariant]:
             ex.both(r.computed == r.written + coming, r.written == s.places[n][0].written),
         )
 
+    def contained(w: World) -> Value:
+        r = w.state.requests[n]
+        place = w.value(w.declaration.function("request", "container"), state=r.state)
+        blocked = (
+            WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+            WAITING_FOR_REMOTE_KVS,
+            WAITING_FOR_STREAMING_REQ,
+        )
+        return ex.both(
+            ex.equal(place == IN_WAITING, among(r.state, (WAITING, PREEMPTED))),
+            ex.equal(place == IN_RUNNING, r.state == RUNNING),
+            ex.equal(place == IN_BLOCKED, among(r.state, blocked)),
+        )
+
+    yield Invariant("S5 a live request is in the container that serves it", name, contained)
     yield Invariant("S1 covered is the size of the hold", name, covered)
     yield Invariant("S10 what counts as computed is written, or a step writes it", name, computed)
     yield Invariant("S4 state and residency agree", name, residency)
@@ -336,10 +364,38 @@ def work_left(w: World) -> Value:
     return ex.both(admits, ex.either(*(among(r.state, working) for r in s.requests)))
 
 
+def _ordered(instance: Instance) -> bool:
+    return instance.has(Feature.POLICY)
+
+
+def _strict(w: World) -> Value:
+    ahead = w.declaration.function("policy", "ahead")
+    return ex.both(
+        *(
+            ex.no(
+                w.value(
+                    ahead,
+                    priority=r.priority,
+                    arrival=r.arrival,
+                    other_priority=r.priority,
+                    other_arrival=r.arrival,
+                )
+            )
+            for r in w.state.requests
+        )
+    )
+
+
+def _active(w: World) -> Value:
+    e = w.state.e
+    idle = ex.both(e.pausing == 0, ex.no(e.sleep_paused), e.sleep_level == 0)
+    return implies(e.mode == ACTIVE, idle)
+
+
 def _asleep(w: World) -> Value:
     s = w.state
     asleep = ex.either(s.e.mode == SLEEPING, s.e.mode == WAKING)
     idle = [ex.both(block.count == 0, ex.no(block.cached)) for block in s.blocks]
     resident = ex.both(s.e.weights_resident, s.e.cache_resident)
     stopped = ex.both(s.e.launched == s.e.processed, *idle)
-    return ex.both(implies(asleep, stopped), implies(ex.no(resident), asleep))
+    return ex.both(implies(asleep, stopped), implies(ex.no(resident), stopped))

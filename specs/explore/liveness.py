@@ -124,10 +124,14 @@ def promises_of(instance: Instance) -> Iterator[Promise]:
             lambda w: ex.truth(w.state.e.pending_reset),
             (STEPS, TRANSFERS, LEASES, LOOP),
         )
-    if instance.has(Feature.DEADLINES) and not instance.has(Feature.PAUSE):
+    if instance.has(Feature.DEADLINES):
         states = [WAITING_FOR_REMOTE_KVS] if instance.has(Feature.LOADS) else []
-        states += [WAITING_FOR_STREAMING_REQ] if instance.has(Feature.SESSIONS) else []
-        states += [WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR] if instance.has(Feature.GRAMMAR) else []
+        if not instance.has(Feature.PAUSE):  # these clocks stand still while paused
+            kinds = {
+                Feature.SESSIONS: WAITING_FOR_STREAMING_REQ,
+                Feature.GRAMMAR: WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+            }
+            states += [state for feature, state in kinds.items() if instance.has(feature)]
         for index in range(instance.requests):
             for state in states:
                 yield Promise(

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from ...statemachine.states import (
     CLOSE_INPUT,
     DRAINED,
+    DRAINING,
+    ERROR,
     LIVE,
     PAUSE,
+    PAUSE_FAILED,
     PAUSE_REACHED,
     PAUSED,
     PREEMPT,
@@ -43,10 +46,12 @@ def mode_actions(instance: Instance) -> Iterator[Action]:
             body = _engine(PAUSE, pausing=pausing)
             yield act("pause", Party.CLIENT, body, mode=("abort", "wait", "keep")[pausing - 1])
         yield act("resume", Party.CLIENT, _engine(RESUME))
+        yield act("pause_failed", Party.ENGINE, _engine(PAUSE_FAILED))
     if instance.has(Feature.PAUSE) or instance.has(Feature.SLEEP):
         yield act("pause_reached", Party.ENGINE, pause_reached)
     if instance.has(Feature.SLEEP):
         yield act("sleep", Party.CLIENT, lambda w: sleep(w, 1), level=1)
+        yield act("sleep_at_once", Party.CLIENT, lambda w: sleep_at_once(w, 1), level=1)
         yield act("wake", Party.CLIENT, _engine(WAKE, tags=3))
         for tags in (1, 2, 3):
             yield act("woke", Party.ENGINE, _engine(WOKE, tags=tags), tags=tags)
@@ -56,6 +61,8 @@ def mode_actions(instance: Instance) -> Iterator[Action]:
     if instance.has(Feature.SHUTDOWN):
         yield act("shutdown", Party.CLIENT, shutdown)
         yield act("drained", Party.ENGINE, drained)
+        for r in range(instance.requests if instance.has(Feature.SLEEP) else 0):
+            yield Action("end", Party.ENGINE, f"r{r}", _end(r))
 
 
 def _engine(event: int, **told: int) -> Body:
@@ -100,6 +107,20 @@ def sleep(w: World, level: int) -> None:
     w.require(w.fire("engine", SLEEP, s.e, asked).went)
 
 
+def sleep_at_once(w: World, level: int) -> None:
+    """It sleeps without letting go of anybody: possible only if nobody holds anything."""
+    s = w.state
+    w.require(s.e.mode == PAUSED)
+    _, transfers = refusing(w, True)
+    asked = w.record(
+        "EngineAsk", level=level, holders=transfers, holds=ex.total(b.count for b in s.blocks)
+    )
+    w.require(w.fire("engine", SLEEP, s.e, asked).went)
+    drop = w.declaration.function("blocks", "drop")
+    for block in s.blocks:
+        w.run(drop, b=block)
+
+
 def holds_left(w: World) -> Value:
     """Holds outside quarantine."""
     s = w.state
@@ -112,8 +133,14 @@ def weights_changed(w: World) -> None:
     s = w.state
     asked = w.record("EngineAsk", holds=holds_left(w))
     w.require(w.fire("engine", WEIGHTS_CHANGED, s.e, asked).went)
-    for more in s.more:
-        more.epoch = 0
+    # Only whether a key carries the present epoch is kept: 1, and 0 for every older one.
+    moved = s.e.epoch != 1
+    for block, more in zip(s.blocks, s.more, strict=True):
+        more.epoch = ex.choose(moved, 0, more.epoch)
+        w.check(
+            "S7 after weights_changed no older block is a hit",
+            ex.either(ex.no(block.cached), more.epoch == 0),
+        )
     s.e.epoch = 1
 
 
@@ -124,6 +151,18 @@ def shutdown(w: World) -> None:
     s.phase.trying = False
     for number in range(len(s.requests)):
         request_event(w, number, CLOSE_INPUT)
+
+
+def _end(r: int) -> Body:
+    """Shutting down asleep: what cannot run any more is ended."""
+
+    def body(w: World) -> None:
+        s = w.state
+        w.require(s.e.mode == DRAINING)
+        w.require(ex.no(ex.both(s.e.weights_resident, s.e.cache_resident)))
+        w.require(request_event(w, r, ERROR).went)
+
+    return body
 
 
 def drained(w: World) -> None:

@@ -206,7 +206,7 @@ def _grow(r: int, block: int) -> Body:
         if not w.instance.has(Feature.TRIM):
             w.require(request.covered * w.instance.block_size < expected_tokens(w, r))
         require_fresh(w, block, {block: False})
-        went = request_event(
+        fired = request_event(
             w,
             r,
             GROW,
@@ -214,8 +214,20 @@ def _grow(r: int, block: int) -> Body:
             blocks=1,
             fresh=1,
             free=free_blocks(w, r),
-        ).went
-        w.require(went)
+        )
+        w.require(fired.went)
+        count, again = s.blocks[block].count, w.declaration.function("blocks", "request_command")
+        w.run(
+            again,
+            commands=fired,
+            wanted=True,
+            fresh=True,
+            kept=True,
+            newest_step=request.newest_step,
+            h=s.held[r][block],
+            b=s.blocks[block],
+        )
+        w.check("S3 a pair of hold and block is taken once", s.blocks[block].count == count)
 
     return body
 
@@ -258,6 +270,10 @@ def preempt(w: World, r: int) -> None:
     w.require(request_event(w, r, PREEMPT, allowed=may_be_victim(w, r)).went)
 
 
+#: What reclaiming leaves to a session: it can go on from there.
+KEPT = ("prompt", "delivered", "turn_start", "queued_chunks", "queued_tokens", "resumable")
+
+
 def reclaim(w: World, r: int) -> None:
     """A parked or resident waiting request gives its blocks up."""
     s = w.state
@@ -265,6 +281,7 @@ def reclaim(w: World, r: int) -> None:
     w.require(ex.either(me.state == WAITING, me.state == WAITING_FOR_STREAMING_REQ))
     w.require(may_be_reclaimed(w, r))
     counts = [block.count for block in s.blocks]
+    known = [getattr(me, name) for name in KEPT]
     held = [ex.truth(pair.by_request) for pair in s.held[r]]
     in_flight = me.newest_step > s.e.processed
     was_resident, was_parked = me.covered > 0, me.state == WAITING_FOR_STREAMING_REQ
@@ -272,6 +289,10 @@ def reclaim(w: World, r: int) -> None:
     w.check(
         "P3 a reclaimed request is no holder any more, and stays where it was",
         ex.both(me.covered == 0, ex.equal(me.state == WAITING_FOR_STREAMING_REQ, was_parked)),
+    )
+    w.check(
+        "P3 a reclaimed request keeps its tokens and its input",
+        ex.both(*(getattr(me, name) == old for name, old in zip(KEPT, known, strict=True))),
     )
     for block, count, mine in zip(s.blocks, counts, held, strict=True):
         freed = count - ex.number(mine)

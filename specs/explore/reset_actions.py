@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ...statemachine.reset import NO_EVENT
 from ...statemachine.states import (
@@ -27,6 +28,9 @@ def reset_actions(instance: Instance) -> Iterator[Action]:
             told = (("force", force),)
             yield Action("reset", Party.CLIENT, "engine", _reset(force, False), told)
             yield Action("reset_refused", Party.CLIENT, "engine", _reset(force, True), told)
+    if instance.has(Feature.EVICTION):
+        for block in range(instance.blocks):
+            yield Action("evict", Party.ENGINE, f"b{block}", _eviction(block))
     if instance.has(Feature.WAITING_RESETS):
         yield Action("ask_reset", Party.CLIENT, "engine", ask_reset)
         yield Action("try_reset", Party.ENGINE, "engine", try_reset)
@@ -62,15 +66,41 @@ def let_go(w: World, refused: Value) -> None:
             "a refused reset lets go of nobody",
             ex.either(refused == 0, ex.no(ex.either(preempted.went, reclaimed.went))),
         )
+    clears = w.declaration.function("reset", "clears_tier")
+    w.check(
+        "S6 a tier is cleared only after the device",
+        ex.either(refused == 0, ex.no(w.value(clears, refusing=refused, tier_asked=True))),
+    )
     drops = w.value(w.declaration.function("reset", "drops_prefixes"), refusing=refused)
     w.check("a refused reset drops nothing", ex.either(refused == 0, ex.no(drops)))
-    drop = w.declaration.function("blocks", "drop")
     for block in s.blocks:
-        w.run(drop, when=drops, b=block)
+        evict(w, block, drops)
         w.check(
             "after a reset no earlier block is a hit",
             ex.either(ex.no(refused == 0), ex.no(block.cached)),
         )
+
+
+def evict(w: World, block: Any, when: Value) -> None:
+    """A block's prefix is dropped, unless somebody holds it."""
+    cached, held = ex.truth(block.cached), block.count > 0
+    w.run(w.declaration.function("blocks", "drop"), when=when, b=block)
+    w.check(
+        "S2 what may lose its prefix nobody holds",
+        ex.either(ex.no(held), ex.equal(ex.truth(block.cached), cached)),
+    )
+
+
+def _eviction(block: int) -> Body:
+    """The engine drops a cached prefix of its own accord."""
+
+    def body(w: World) -> None:
+        b = w.state.blocks[block]
+        w.require(b.cached)
+        evict(w, b, True)
+        w.require(ex.no(b.cached))
+
+    return body
 
 
 def _reset(force: bool, refused: bool) -> Body:

@@ -135,7 +135,7 @@ LONG = {
                'why="a hold is left"),\n', ""),
         Instance(requests=1, features=core(F.STORES, F.LEASES, F.QUARANTINE, F.SLEEP,
                                            without=[F.RESETS])),
-        "S8 asleep, nothing is held, cached or in flight", None,
+        "S8 asleep or without memory, nothing is held, cached or in flight", None,
     ),
     "a pause waits for what a waiting request holds": (
         Change("policy.py", "    return free < needed\n\n\ndef enough",
