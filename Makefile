@@ -6,6 +6,8 @@ SHELL := bash
 
 PYTHON ?=
 PYTEST_ARGS ?=
+# How long `make long` fuzzes the engine; an hour as it is.
+FUZZ_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -28,6 +30,7 @@ test: venv
 
 long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
+	$(BIN)/kvproof fuzz --target runtime --seconds $(FUZZ_SECONDS) --out reports/fuzz
 
 # --- static checks ----------------------------------------------------------------------------
 lint: ruff typecheck

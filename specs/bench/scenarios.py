@@ -1,7 +1,8 @@
 """What is measured, on both sides alike, and how a side is asked for it.
 
 A side is a process that reads one scenario as a JSON line and answers with one line: its samples
-in microseconds. All that a scheduler does for a step is counted: planning, admission, growth,
+in microseconds of processor time of its one thread, which neighbours on the machine disturb less
+than the clock. All that a scheduler does for a step is counted: planning, admission, growth,
 appending what was sampled, every stop check, one delivered output for each request. The device,
 detokenising and HTTP are not.
 """
