@@ -210,7 +210,7 @@ class CoreBase:
         try:
             self.lifecycle.chunk(request.row, ids)
         except RefusedError as refusal:
-            raise SessionError(str(refusal)) from refusal
+            raise SessionError(f"{request_id!r}: {refusal.why}") from refusal
         self._prompt_tokens += len(ids)
         if parked:
             self._next_turn(request, params)
@@ -230,7 +230,7 @@ class CoreBase:
         try:
             went = self.lifecycle.close_input(row).went
         except RefusedError as refusal:
-            raise SessionError(str(refusal)) from refusal
+            raise SessionError(f"{request_id!r}: {refusal.why}") from refusal
         self._sweep()
         return went
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from ..api import CallResult
@@ -19,7 +19,19 @@ from .errors import RETRY_AFTER, ApiError
 from .fields import AbortBody
 from .http import unless_gone
 
-router = APIRouter()
+
+async def only_known_parameters(request: Request) -> None:
+    """A mistyped parameter must not be read as its default: a plain reset is not a forced one."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        would_be = f"; it knows {', '.join(sorted(known))}" if known else ""
+        raise ApiError(
+            400, f"{unknown[0]}: this route knows no such parameter{would_be}", param=unknown[0]
+        )
+
+
+router = APIRouter(dependencies=[Depends(only_known_parameters)])
 Mode = Annotated[Literal["abort", "wait", "keep"], Query(description="what happens to requests")]
 #: vLLM's names of what can be woken, and ours.
 _TAGS = {"weights": "weights", "kv_cache": "cache", "cache": "cache"}

@@ -88,6 +88,10 @@ class ApiError(Exception):
         return JSONResponse(self.as_dict(), self.status, self.headers)
 
 
+class ClientGoneError(Exception):
+    """The client left before its answer was complete: nobody's fault."""
+
+
 def unavailable(message: str, retry_after: int = RETRY_AFTER) -> ApiError:
     """503: the server cannot take this now."""
     return ApiError(503, message, code="unavailable", retry_after=retry_after)
@@ -110,6 +114,9 @@ def translated(error: Exception) -> ApiError | None:
             return ApiError(409, str(error), retry_after=RETRY_AFTER)
         case EngineClosedError():
             return unavailable(str(error) or "the engine is shutting down")
+        case ClientGoneError():
+            # Nobody reads it; the access log and the metrics show it as what it is.
+            return ApiError(499, "the client left", code="client_closed_request")
         case EngineFailedError():
             return ApiError(503, f"the engine has failed: {error}", code="engine_failed")
     return None
@@ -133,6 +140,7 @@ def install(app: FastAPI) -> None:
 
     for kind in (
         ApiError,
+        ClientGoneError,
         SamplingParamsError,
         InvalidRequestError,
         ChatTemplateError,

@@ -12,13 +12,9 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import answered
+from .errors import ClientGoneError, answered
 
 T = TypeVar("T")
-
-
-class ClientGoneError(Exception):
-    """The client left before its answer was complete."""
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

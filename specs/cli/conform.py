@@ -14,12 +14,15 @@ from rich.table import Table
 from ..conform import Verdict, conform
 from ..conform.replay import read_lines
 from . import exits
+from .paths import writable
 
 
 def command(
     files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Write the verdict as a JUnit file.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(callback=writable, help="Write the verdict as a JUnit file.")
+    ] = None,
     rows: Annotated[
         bool, typer.Option("--rows", help="List the rows that the traces never used.")
     ] = False,

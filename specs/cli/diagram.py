@@ -8,6 +8,7 @@ import typer
 
 from ..diagrams import DRAW, edges
 from . import exits
+from .paths import writable
 
 
 def command(
@@ -18,7 +19,9 @@ def command(
         Literal["mermaid", "dot", "svg"],
         typer.Option("--format", help="Mermaid and DOT are graphs; SVG a chart of every row."),
     ] = "mermaid",
-    out: Annotated[Path | None, typer.Option(help="Write to this file, not to stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=writable, help="Write to this file, not to stdout.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the graph's arrows as JSON instead.")
     ] = False,

@@ -13,6 +13,7 @@ from ..fuzz.campaign import Budget, Report, search
 from ..fuzz.rules import RULES
 from ..fuzz.targets import KNOWN, UnknownTargetError, load
 from . import exits
+from .paths import writable
 
 
 def command(
@@ -34,7 +35,9 @@ def command(
         Path, typer.Option(file_okay=False, help="Where the pytests of the findings go.")
     ] = Path("kvproof-findings"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Write the report as a JUnit file.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(callback=writable, help="Write the report as a JUnit file.")
+    ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules, and stop.")] = False,
 ) -> int:
     """Look for faults of an engine; write each as a pytest that imports that engine only."""

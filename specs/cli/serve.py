@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from . import exits
+from .paths import writable
 
 
 def command(
@@ -20,8 +21,10 @@ def command(
     name: Annotated[
         str | None, typer.Option("--served-model-name", help="As clients call it.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Of the weights.")
+    ] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where it runs.")] = "auto",
     device_blocks: Annotated[int, typer.Option(min=2, help="KV blocks on the device.")] = 512,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens a block.")] = 16,
     host_tier_gb: Annotated[
@@ -33,7 +36,7 @@ def command(
         int, typer.Option(min=2, help="Tokens of a request, output included.")
     ] = 2048,
     steps_in_flight: Annotated[int, typer.Option(min=1, max=2, help="Steps launched ahead.")] = 1,
-    policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
+    policy: Annotated[Literal["fcfs", "priority"], typer.Option(help="Who comes first.")] = "fcfs",
     session_deadline: Annotated[
         float, typer.Option(min=1, help="Seconds a session stays parked.")
     ] = 300.0,
@@ -58,12 +61,15 @@ def command(
     max_queued: Annotated[int, typer.Option(min=1, help="Live without a first token.")] = 128,
     max_sessions_per_key: Annotated[int, typer.Option(min=1, help="More are answered 429.")] = 16,
     max_body_mb: Annotated[float, typer.Option(min=0.001, help="Largest body.")] = 4.0,
-    on_sigterm: Annotated[str, typer.Option(help="drain or abort.")] = "drain",
+    on_sigterm: Annotated[
+        Literal["drain", "abort"], typer.Option(help="What becomes of live requests.")
+    ] = "drain",
     drain_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds until a drain aborts.")
     ] = 30.0,
     trace: Annotated[
-        Path | None, typer.Option(help="Write every transition to this file, for conform.")
+        Path | None,
+        typer.Option(callback=writable, help="Write every transition to this file, for conform."),
     ] = None,
     test_connector_delay: Annotated[
         float,
@@ -81,8 +87,6 @@ def command(
     from ...runtime.server.run import serve
     from ...runtime.server.settings import ServerConfig, ServerConfigError
 
-    if on_sigterm not in ("drain", "abort"):
-        raise typer.BadParameter(f"{on_sigterm} is not drain or abort", param_hint="--on-sigterm")
     if test_connector_delay and not host_tier_gb:
         raise typer.BadParameter(
             "there are no loads without --host-tier-gb", param_hint="--test-connector-delay"

@@ -21,6 +21,7 @@ from ..listing import (
     state_named,
 )
 from . import exits
+from .paths import writable
 
 PREFIX = "WAITING_FOR_"
 COLOURS = {GO: "green", NOT_NOW: "yellow", IGNORE: "dim", REJECT: "red"}
@@ -41,7 +42,10 @@ def command(
         bool, typer.Option("--json", help="Print every row that is asked for as JSON.")
     ] = False,
     page: Annotated[
-        Path | None, typer.Option(help="Write the whole declaration to this file as Markdown.")
+        Path | None,
+        typer.Option(
+            callback=writable, help="Write the whole declaration to this file as Markdown."
+        ),
     ] = None,
 ) -> int:
     """Print a machine's rows: what goes, from where, under which condition, and what it does."""

@@ -21,6 +21,15 @@ def test_a_reset_is_answered_as_vllm_answers_it(served):
     assert both.json() == alias.json() == {"success": True, "tiers": ["device", "connector"]}
 
 
+@pytest.mark.parametrize("query", ["reset_running_request=true", "foo=1"])
+def test_a_mistyped_parameter_is_refused_and_not_read_as_its_default(served, query):
+    with served.client() as client:
+        answer = client.post(f"/reset_prefix_cache?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == query.partition("=")[0]
+    assert "reset_running_requests" in answer.json()["error"]["message"]
+
+
 def test_a_refused_reset_is_200_names_its_holders_and_leaves_the_connection_open(served):
     served.engine.refusals.append(LOAD)
     with httpx.Client(base_url=served.url) as client:

@@ -43,6 +43,7 @@ def test_a_client_that_leaves_has_its_requests_aborted(served, stream, path):
     with served.client() as client:
         until(lambda: client.get("/load").json() == {"server_load": 0, "queued": 0})
         assert client.get("/debug/holds").json() == {"holds": []}
+        assert 'status="500"' not in client.get("/metrics").text
 
 
 def test_a_client_that_leaves_in_mid_stream_has_its_request_aborted(serve):
