@@ -263,7 +263,7 @@ def test_two_prompts_of_smollm2_have_the_stored_tokens(
 
 @pytest.fixture(scope="module")
 def smollm2_subject(smollm2: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # two wait for each other by spinning when a core is taken
     directory: Path = tmp_path_factory.mktemp("exported") / "model"
     export(zoo.fetch("smollm2-135m"), directory)
     reference = transformers.AutoModelForCausalLM.from_pretrained(directory).eval()
@@ -282,5 +282,5 @@ def test_the_stored_tokens_are_those_of_transformers(smollm2_subject: Subject) -
 def test_twenty_prompts_of_smollm2_are_answered_as_by_transformers(
     smollm2_subject: Subject, scenario: Scenario, steps: int
 ) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     scenario(smollm2_subject, steps)

@@ -41,8 +41,9 @@ def sleep_and_wake(engine: LLM) -> None:
 
 def crowd(engine: LLM) -> None:
     """Others need every block of the pool."""
-    prompts = [[10 + n, *range(20, 60)] for n in range(6)]
-    engine.generate(prompts, LONG)
+    prompts = [[10 + n, *range(20, 140)] for n in range(2)]  # 32 of 64 blocks each
+    engine.generate(prompts, GREEDY)
+    assert engine.stats().blocks_free == engine.stats().blocks_total, "the session was reclaimed"
 
 
 @pytest.mark.parametrize("between", [lambda _: None, forced_reset, sleep_and_wake, crowd])
