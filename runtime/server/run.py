@@ -79,7 +79,7 @@ async def _serve(
     listening: socket.socket,
     ready: Callable[[], object],
 ) -> None:
-    server = _Server(uvicorn_config(app, config), ready)
+    server = ReadyServer(uvicorn_config(app, config), ready)
     loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
 
@@ -109,7 +109,7 @@ async def _stop(
     server.should_exit = True
 
 
-class _Server(uvicorn.Server):
+class ReadyServer(uvicorn.Server):
     """uvicorn's server without its own signal handlers; it says when it answers."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], object]) -> None:

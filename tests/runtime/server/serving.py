@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 from kvproof.runtime.server.app import create_app
-from kvproof.runtime.server.run import _Server, listen, uvicorn_config
+from kvproof.runtime.server.run import ReadyServer, listen, uvicorn_config
 from kvproof.runtime.server.settings import ServerConfig
 
 from .stub import StubEngine
@@ -64,7 +64,7 @@ class Servers:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
         app = create_app(engine, tokenizer, config)
         ready = threading.Event()
-        server = _Server(uvicorn_config(app, config), ready.set)
+        server = ReadyServer(uvicorn_config(app, config), ready.set)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
         thread.start()
         self._running.append((server, thread, engine))
