@@ -29,7 +29,7 @@ from .api import (
     RequestOutput,
     ResetResult,
 )
-from .control import EngineCore
+from .core import EngineCore
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
 from .sessions import OnOutput, TextFactory

@@ -10,8 +10,8 @@ import pytest
 from kvproof.runtime.api import FinishReason, InvalidRequestError
 from kvproof.runtime.fake import expected_tokens
 from kvproof.runtime.lifecycle import Lifecycle
+from kvproof.runtime.plan import Admission
 from kvproof.runtime.sampling_params import SamplingParams
-from kvproof.runtime.scheduler import Admission
 
 from .harness import Bench
 

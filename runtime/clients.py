@@ -1,0 +1,341 @@
+"""Requests of clients: how they come in, what their clients are told, and how they end.
+
+Each layer of the core is one class on top of the other, in this order: `clients.py` (requests),
+`stepping.py` (steps and their outputs), `observed.py` (what is due, and what can be looked at),
+`resets.py`, `pauses.py`, and `core.py`, which joins them as `EngineCore`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from ..statemachine.errors import RefusedError
+from ..statemachine.lanes import in_flight
+from ..statemachine.request import REQUEST, container
+from ..statemachine.states import (
+    FINISHED,
+    FINISHED_ABORTED,
+    FINISHED_ERROR,
+    FINISHED_IGNORED,
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_REPETITION,
+    FINISHED_STOPPED,
+    WAITING,
+    WAITING_FOR_STREAMING_REQ,
+    Container,
+    EngineEvent,
+    RequestEvent,
+    RequestState,
+)
+from .api import (
+    DuplicateRequestError,
+    EngineClosedError,
+    EngineConfig,
+    FinishReason,
+    InvalidRequestError,
+    RequestInfo,
+    RequestOutput,
+    SessionError,
+    UnknownRequestError,
+)
+from .deadlines import Deadlines, PausableClock
+from .lifecycle import Lifecycle
+from .protocols import Connector, Int32Array, Runner
+from .sampling_params import SamplingParams
+from .sessions import OnOutput, Request, TextFactory
+from .transfers.manager import TransferManager
+
+_log = logging.getLogger(__name__)
+
+_REASONS = {
+    FINISHED_STOPPED: FinishReason.STOP,
+    FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
+    FINISHED_REPETITION: FinishReason.REPETITION,
+    FINISHED_ABORTED: FinishReason.ABORT,
+    FINISHED_IGNORED: FinishReason.IGNORED,
+    FINISHED_ERROR: FinishReason.ERROR,
+}
+
+#: How many finished requests are remembered for `request_info`.
+REMEMBERED = 256
+
+
+class Clients:
+    """The requests that clients have sent, by the rows of the lifecycle."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        connector: Connector | None = None,
+        *,
+        eos_token_ids: Iterable[int] = (),
+        text: TextFactory | None = None,
+        vocabulary: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Tokens of a request must be below `vocabulary`, if it is given; `text` makes text."""
+        if config.policy not in ("fcfs", "priority"):
+            raise ValueError(f"policy {config.policy!r}; known are fcfs and priority")
+        self.config = config
+        self.clock = clock
+        self.runner = runner
+        self.lifecycle = Lifecycle(config, clock)
+        self.transfers: TransferManager | None = None
+        if connector is not None:
+            self.transfers = TransferManager(
+                self.lifecycle, connector, runner.kv.bytes_per_block, clock
+            )
+        self._eos = frozenset(eos_token_ids)
+        self._new_text = text
+        self._vocabulary = vocabulary
+        self._requests: dict[int, Request] = {}
+        #: Every token that may end some turn, and how many requests have text to be looked at:
+        #: with neither in a step, nobody need be asked one by one.
+        self._stop_tokens: set[int] = set()
+        self._texts = 0
+        self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
+        self._session_clock = PausableClock(clock)
+        self._session_deadlines = Deadlines(self._session_clock)
+        self._load_deadlines = Deadlines(clock)
+        self._waits = itertools.count(1)
+        self._finish_counts: Counter[str] = Counter()
+        self._prompt_tokens = 0
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        tokens: Int32Array | Sequence[int],
+        params: SamplingParams,
+        *,
+        on_output: OnOutput,
+        priority: int = 0,
+        resumable: bool = False,
+        salt: bytes = b"",
+        text: TextFactory | None = None,
+    ) -> None:
+        """Take a request in; `on_output` is told of its tokens on the thread that drives this.
+
+        Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
+        """
+        if not isinstance(request_id, str) or not callable(on_output):
+            raise InvalidRequestError("a request has an id, a str, and an on_output to call")
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"{params!r} are no SamplingParams")
+        ids = self._checked(tokens, "prompt")
+        self._engine_takes(EngineEvent.ADD)
+        if self.lifecycle.row_of(request_id) is not None:
+            raise DuplicateRequestError(
+                f"{request_id!r} is live, or a step or transfer of its last life is left"
+            )
+        try:
+            row = self.lifecycle.add(
+                request_id,
+                ids,
+                resumable=resumable,
+                priority=priority if self.config.policy == "priority" else 0,
+                salt=salt,
+            )
+        except RefusedError as refusal:
+            raise InvalidRequestError(f"{request_id!r}: {refusal.why}") from refusal
+        if self.lifecycle.state_of(row) == FINISHED_IGNORED:
+            self.lifecycle.forget(row, idle=True)
+            self._finish_counts[FinishReason.IGNORED.value] += 1
+            raise InvalidRequestError(
+                f"{request_id!r}: {len(ids)} tokens; the model takes fewer than "
+                f"{self.config.max_model_len}, the pool {self._pool_tokens()} at most"
+            )
+        request = Request(request_id, row, params, on_output, text or self._new_text, self._eos)
+        self._requests[row] = request
+        if request.new_text is not None:
+            self._texts += 1
+        self._begin_turn(request, params)
+        self._prompt_tokens += len(ids)
+
+    def add_chunk(
+        self,
+        request_id: str,
+        tokens: Int32Array | Sequence[int],
+        params: SamplingParams | None = None,
+    ) -> None:
+        """A session's next input; it waits until the present turn is over.
+
+        Raises UnknownRequestError, SessionError, InvalidRequestError, EngineClosedError.
+        """
+        if params is not None and not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"{params!r} are no SamplingParams")
+        ids = self._checked(tokens, "chunk")
+        self._engine_takes(EngineEvent.CHUNK)
+        request = self._request(request_id)
+        parked = self.lifecycle.state_of(request.row) == WAITING_FOR_STREAMING_REQ
+        try:
+            self.lifecycle.chunk(request.row, ids)
+        except RefusedError as refusal:
+            raise SessionError(f"{request_id!r}: {refusal.why}") from refusal
+        self._prompt_tokens += len(ids)
+        if parked:
+            self._next_turn(request, params)
+        else:
+            request.queued.append(params)
+
+    def close_input(self, request_id: str) -> bool:
+        """A session gets no further input; what it has is finished.
+
+        False when its input is closed already, or it is finished or unknown. Raises SessionError
+        for what is no session.
+        """
+        row = self.lifecycle.row_of(request_id)
+        if row is None:
+            self.lifecycle.ignored["request.close_input"] += 1
+            return False
+        try:
+            went = self.lifecycle.close_input(row).went
+        except RefusedError as refusal:
+            raise SessionError(f"{request_id!r}: {refusal.why}") from refusal
+        self._sweep()
+        return went
+
+    def abort(self, request_id: str) -> bool:
+        """The client gives up on a request. False when it is finished or unknown."""
+        row = self.lifecycle.row_of(request_id)
+        if row is None:
+            self.lifecycle.ignored["request.abort"] += 1
+            return False
+        went = self.lifecycle.abort(row).went
+        self._sweep()
+        return went
+
+    def _request(self, request_id: str) -> Request:
+        row = self.lifecycle.row_of(request_id)
+        request = None if row is None else self._requests.get(row)
+        if request is None:
+            raise UnknownRequestError(f"no live request {request_id!r} is known")
+        return request
+
+    def _checked(self, tokens: Int32Array | Sequence[int], what: str) -> Int32Array:
+        """The tokens as an int32 array of our own."""
+        try:
+            if isinstance(tokens, np.ndarray):
+                ids = np.array(tokens, dtype=np.int32)
+                exact = tokens.ndim == 1 and np.array_equal(ids, tokens)
+            else:
+                ids = np.frombuffer(array("i", tokens), dtype=np.int32)
+                exact = True
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequestError(f"the {what} is no list of token ids: {error}") from error
+        if not exact:
+            raise InvalidRequestError(f"the {what} is no flat list of token ids")
+        if not ids.size:
+            raise InvalidRequestError(f"the {what} is empty")
+        lowest, highest = int(ids.min()), int(ids.max())
+        if lowest < 0 or (self._vocabulary is not None and highest >= self._vocabulary):
+            wrong = lowest if lowest < 0 else highest
+            raise InvalidRequestError(f"the {what} has {wrong}, which is no token of the model")
+        return ids
+
+    def _engine_takes(self, event: int) -> None:
+        try:
+            self.lifecycle.engine_event(event)
+        except RefusedError as refusal:
+            raise EngineClosedError(refusal.why) from refusal
+
+    def _pool_tokens(self) -> int:
+        return self.lifecycle.longest - 1
+
+    def _begin_turn(self, request: Request, params: SamplingParams | None) -> None:
+        view, row = self.lifecycle.view, request.row
+        request.begin_turn(
+            params, int(view.prompt[row]), int(view.delivered[row]), self.config.max_model_len
+        )
+        self.lifecycle.set_limit(row, request.limit)
+        self._stop_tokens |= request.stops
+
+    def _next_turn(self, request: Request, params: SamplingParams | None) -> None:
+        request.turn += 1
+        request.wait = next(self._waits)
+        self._begin_turn(request, params)
+
+    def _turn_ended(self, request: Request) -> FinishReason:
+        state = self.lifecycle.state_of(request.row)
+        return _REASONS.get(state, FinishReason.TURN)
+
+    def _after_turn(self, request: Request) -> None:
+        """A session's turn is over: the next one begins, or the session parks."""
+        state = self.lifecycle.state_of(request.row)
+        if state in FINISHED:
+            self._forget_client(request)
+        elif state == WAITING:
+            self._next_turn(request, request.queued.popleft())
+        elif state == WAITING_FOR_STREAMING_REQ:
+            request.wait = next(self._waits)
+            self._session_deadlines.add(self.config.session_deadline, request.row, request.wait)
+
+    # --- the end of requests --------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Tell the clients of requests that ended without a step, and forget what can be."""
+        lifecycle = self.lifecycle
+        for row in list(lifecycle.finished):
+            request = self._requests.get(row)
+            if request is not None:
+                reason = _REASONS[lifecycle.state_of(row)]
+                length = request.prompt_tokens + int(lifecycle.view.delivered[row])
+                output = request.output((), length, reason)
+                self._forget_client(request)
+                self._tell(request, output)
+            left = in_flight(int(lifecycle.view.newest_step[row]), lifecycle.processed)
+            if not left and not lifecycle.owns_open_transfer(lifecycle.id_of(row)):
+                lifecycle.forget(row, idle=True)
+
+    def _forget_client(self, request: Request) -> None:
+        """Nothing more is said to the client; the record stays until it is forgotten."""
+        row = request.row
+        info = self._info(row)
+        self._remembered[request.id] = info
+        self._remembered.move_to_end(request.id)
+        if len(self._remembered) > REMEMBERED:
+            self._remembered.popitem(last=False)
+        self._finish_counts[_REASONS[self.lifecycle.state_of(row)].value] += 1
+        del self._requests[row]
+        if request.new_text is not None:
+            self._texts -= 1
+        if not self._requests:
+            self._stop_tokens.clear()
+        if request.bound:
+            self.runner.unbind(row)
+
+    def _tell(self, request: Request, output: RequestOutput) -> None:
+        try:
+            request.on_output(output)
+        except Exception:
+            # The client's own fault must not end the others.
+            _log.exception("on_output of %r failed", request.id)
+
+    def _info(self, row: int) -> RequestInfo:
+        state = self.lifecycle.state_of(row)
+        table = REQUEST.table
+        return RequestInfo(
+            request_id=self.lifecycle.id_of(row),
+            state=RequestState(state).name,
+            container=Container(container(state)).name.lower(),
+            facts=self.lifecycle.view.facts(row),
+            transitions=[
+                {
+                    "time": at,
+                    "event": RequestEvent(event).name.lower(),
+                    "from": RequestState(source).name,
+                    "to": RequestState(dest).name,
+                    "why": table.rows[code >> 16].why,
+                }
+                for at, event, source, dest, code in self.lifecycle.history_of(row)
+            ],
+        )

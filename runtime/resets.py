@@ -1,0 +1,137 @@
+"""Resets of the prefix cache: decided at once, or pending until what refuses them has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from ..statemachine.reset import DONE, clears_tier, may_wait, outcome
+from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
+from .answers import answered, give
+from .api import RejectedCallError, ResetResult
+from .lifecycle import ResetDecision
+from .observed import Observed
+
+
+@dataclass(slots=True)
+class _WaitingReset:
+    """A reset that stays pending; several callers may wait for it."""
+
+    force: bool
+    connector: bool
+    since: float
+    until: float
+    answers: list[Future[ResetResult]]
+
+    def is_for(self, force: bool, connector: bool) -> bool:
+        """Whether it asks for the same."""
+        return (self.force, self.connector) == (force, connector)
+
+
+class Resets(Observed):
+    """`reset_prefix_cache`, also with `wait`."""
+
+    _waiting_reset: _WaitingReset | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._refused: Counter[str] = Counter()
+
+    def reset_prefix_cache(
+        self,
+        reset_running_requests: bool = False,
+        reset_connector: bool = False,
+        wait: float = 0.0,
+    ) -> Future[ResetResult]:
+        """Forget every cached prefix of the device, and then of the tier if asked.
+
+        With `wait` seconds, a reset that is refused only by what ends by itself stays pending;
+        cancelling the future gives it up. Raises RejectedCallError when the engine has stopped.
+        """
+        if self.lifecycle.mode == STOPPED:
+            raise RejectedCallError("the engine has stopped")
+        now = self.clock()
+        wait = min(max(wait, 0.0), self.config.max_reset_wait)
+        waiting = self._waiting_reset
+        flags = (reset_running_requests, reset_connector)
+        future: Future[ResetResult] = Future()
+        if wait > 0 and waiting is not None and waiting.is_for(*flags):
+            waiting.answers.append(future)
+            return future
+        result, may = self._try_reset(*flags, wait > 0)
+        if not may or waiting is not None or self.lifecycle.mode == DRAINING:
+            self._count_refusal(result)
+            return answered(result)
+        self.lifecycle.engine_event(RESET_PENDING)
+        self._waiting_reset = _WaitingReset(*flags, now, now + wait, [future])
+        return future
+
+    def _try_reset(self, force: bool, connector: bool, waits: bool) -> tuple[ResetResult, bool]:
+        """Decide a reset now. Also says whether it may wait for what refuses it."""
+        self.process_launched()
+        if self.transfers is not None:
+            self.transfers.hear()
+        decision = self.lifecycle.reset(force)
+        if not decision.done:
+            return self._refusal(decision, waits)
+        self._preemptions += sum(
+            self.lifecycle.state_of(row) == PREEMPTED for row in decision.let_go
+        )
+        tiers: tuple[str, ...] = ("device",)
+        cleared = True
+        if clears_tier(0, connector):
+            cleared = self.transfers is None or self.transfers.reset_tier()
+            if cleared:
+                tiers += ("connector",)
+        decided = outcome(0, connector, cleared)
+        self.check()
+        done = decided == DONE
+        return ResetResult(success=done, retryable=not done, tiers=tiers), False
+
+    def _refusal(self, decision: ResetDecision, waits: bool) -> tuple[ResetResult, bool]:
+        holders = decision.refused_by
+        by_client = sum(holder.ends_by == "client" for holder in holders)
+        result = ResetResult(success=False, retryable=by_client == 0, holders=holders)
+        return result, may_wait(len(holders), by_client, waits)
+
+    def _count_refusal(self, result: ResetResult) -> None:
+        if not result.success:
+            self._refused.update({holder.kind for holder in result.holders})
+
+    def _refused_resets(self) -> dict[str, int]:
+        return dict(self._refused)
+
+    def _look_at_reset(self) -> None:
+        """Try the waiting reset again if it may succeed now, or end its wait."""
+        waiting = self._waiting_reset
+        if waiting is None:
+            return
+        waiting.answers = [answer for answer in waiting.answers if not answer.cancelled()]
+        if not waiting.answers:
+            self._end_reset(None)
+            return
+        now = self.clock()
+        over = now >= waiting.until
+        # Looking is cheap; a try makes the device wait, so it is worth it only if it may succeed.
+        if self.lifecycle.refusing(waiting.force) and not over:
+            return
+        result, _ = self._try_reset(waiting.force, waiting.connector, False)
+        if result.success or result.tiers or over:
+            self._end_reset(
+                ResetResult(
+                    result.success, result.retryable, result.tiers, result.holders,
+                    now - waiting.since,
+                )
+            )  # fmt: skip
+
+    def _end_reset(self, result: ResetResult | None) -> None:
+        waiting, self._waiting_reset = self._waiting_reset, None
+        assert waiting is not None
+        self.lifecycle.engine_event(RESET_DECIDED)
+        if result is None:
+            return
+        self._count_refusal(result)
+        for answer in waiting.answers:
+            give(answer, result)

@@ -1,0 +1,215 @@
+"""Steps: planned, launched, collected and settled; what they sample goes to the clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..statemachine.lanes import capacity
+from ..statemachine.states import (
+    FINISHED,
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_STOPPED,
+    WAITING_FOR_REMOTE_KVS,
+)
+from .api import TokenLogprobs
+from .batch import BatchBuilder
+from .clients import Clients
+from .columns import Int64Array, every
+from .lifecycle import Settled, Stop
+from .protocols import Int32Array, StepResult
+from .scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
+
+
+class Stepping(Clients):
+    """One or two steps in flight, of a runner that executes them in order."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        config = self.config
+        self.scheduler = Scheduler(self.lifecycle, self.transfers)
+        self._batches = BatchBuilder(self.lifecycle)
+        #: No sequence is longer, whatever its turn allows: the model's length or the pool's. Who
+        #: only outgrows what quarantine has left of the pool gets an error from the scheduler.
+        self._longest = min(
+            config.max_model_len, capacity(config.num_blocks, config.block_size) + 1
+        )
+        self._text_failed: list[int] = []
+        #: Steps whose launch failed: no result will come from the runner.
+        self._broken: dict[int, Exception] = {}
+        self._preemptions = 0
+        self._generation_tokens = 0
+        self._prefix_queries = 0
+        self._prefix_hits = 0
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Steps launched and not processed."""
+        return self.lifecycle.in_flight
+
+    def launch_step(self) -> bool:
+        """Plan the next step and launch it. False when there is nothing to launch now."""
+        lifecycle = self.lifecycle
+        if lifecycle.in_flight >= self.config.steps_in_flight:
+            return False
+        if not len(lifecycle.running) and not len(lifecycle.waiting):
+            return False
+        plan = self.scheduler.plan(self.config.max_batched_tokens)
+        if plan.empty:
+            return False
+        done = self.scheduler.carry_out(plan)
+        self._preemptions += len(done.preempted)
+        for row in done.errors:
+            self._requests[row].error = "it cannot fit in the block pool, even alone"
+        for admission in done.admitted:
+            self._admitted(admission.row, len(admission.hits))
+            if self.transfers is not None and len(admission.hits):
+                self.transfers.keep_stored(admission.row, admission.hits.tolist())
+        for load in done.loading:
+            self._began_loading(load.row)
+        launched = done.launched
+        if launched is not None:
+            for admission in done.admitted:
+                self._bind(admission.row)
+            batch = self._batches.build(launched)
+            try:
+                self.runner.launch(batch)
+            except Exception as error:
+                _log.exception("step %d could not be launched", launched.step)
+                self._broken[launched.step] = error
+        if lifecycle.finished:
+            self._sweep()
+        self.check()
+        return launched is not None
+
+    def _admitted(self, row: int, hits: int) -> None:
+        view = self.lifecycle.view
+        request = self._requests[row]
+        if hits or view.written[row] == 0:
+            self._prefix_queries += self.lifecycle.length(row)
+            self._prefix_hits += hits * self.lifecycle.block_size
+        if view.delivered[row] == view.turn_start[row]:
+            computed = int(view.written[row])
+            request.cached_tokens = min(computed, int(view.prompt[row]))
+
+    def _began_loading(self, row: int) -> None:
+        if self.lifecycle.state_of(row) == WAITING_FOR_REMOTE_KVS:
+            request = self._requests[row]
+            request.wait = next(self._waits)
+            self._load_deadlines.add(self.config.load_deadline, row, request.wait)
+
+    def _bind(self, row: int) -> None:
+        """The runner learns what the present turn starts from."""
+        request = self._requests[row]
+        if not request.bound:
+            view = self.lifecycle.view
+            outputs = int(view.delivered[row] - view.turn_start[row])
+            tokens = self.lifecycle.sequence(row).copy()
+            self.runner.bind(row, request.params, tokens, outputs)
+            request.bound = True
+
+    def finish_step(self, timeout: float | None = None) -> bool:
+        """Collect the oldest launched step and process it. False when none is in flight.
+
+        Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError.
+        """
+        steps = self.lifecycle.steps_in_flight
+        if not steps:
+            return False
+        launched = steps[0]
+        broken = self._broken.pop(launched.step, None)
+        result: StepResult
+        if broken is None:
+            try:
+                result = self.runner.collect(launched.step, timeout)
+            except TimeoutError:
+                raise
+            except Exception as error:
+                _log.exception("step %d failed", launched.step)
+                broken = error
+        if broken is not None:
+            rows = launched.rows.astype(np.int32)
+            result = StepResult(
+                launched.step,
+                rows,
+                np.full(len(rows), -1, dtype=np.int32),
+                dict.fromkeys(rows.tolist(), broken),
+            )
+        self._settle(result)
+        return True
+
+    def process_launched(self) -> None:
+        """Process every launched step; they end without anyone's help."""
+        while self.finish_step():
+            pass
+
+    def _settle(self, result: StepResult) -> None:
+        lifecycle = self.lifecycle
+        for row, error in result.errors.items():
+            request = self._requests.get(row)
+            if request is not None and lifecycle.state_of(row) not in FINISHED:
+                request.error = f"{type(error).__name__}: {error}"
+        settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
+        self._deliver(settled, result.logprobs)
+        while self._text_failed:
+            lifecycle.error(self._text_failed.pop())
+        if lifecycle.finished:
+            self._sweep()
+        self.check()
+
+    def _deliver(self, settled: Settled, logprobs: Mapping[int, Any]) -> None:
+        """Tell each client of its token, and of its turn's end if it ended by it."""
+        stopped = {stop.row for stop in settled.stopped}
+        self._generation_tokens += len(settled.rows)
+        requests = self._requests
+        for row, token, length in zip(
+            settled.rows.tolist(), settled.tokens.tolist(), settled.lengths.tolist(), strict=True
+        ):
+            request = requests.get(row)
+            if request is None:
+                continue  # another client's on_output has aborted it
+            reason = self._turn_ended(request) if row in stopped else None
+            found: tuple[TokenLogprobs, ...] = (logprobs[row],) if row in logprobs else ()
+            output = request.output((token,), length, reason, found)
+            if reason is not None:
+                self._after_turn(request)
+            try:
+                request.on_output(output)
+            except Exception:
+                # The client's own fault must not end the others.
+                _log.exception("on_output of %r failed", request.id)
+
+    def _judge(
+        self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
+    ) -> Iterable[Stop]:
+        """Whose turn ends by the token that was just delivered."""
+        hard = self._longest
+        requests = self._requests
+        sampled = tokens.tolist()
+        if not self._texts and self._stop_tokens.isdisjoint(sampled) and every(lengths < limits):
+            return  # nobody need be asked one by one
+        for row, token, length in zip(rows.tolist(), sampled, lengths.tolist(), strict=True):
+            request = requests[row]
+            try:
+                stops = request.stops_at(token, length)
+            except Exception as error:
+                _log.exception("the text of %r failed", request.id)
+                request.error = f"its text could not be made: {error}"
+                self._text_failed.append(row)
+                continue
+            if stops:
+                yield Stop(row, FINISHED_STOPPED, at_limit=length >= hard)
+            elif length >= request.limit or length >= hard:
+                yield Stop(row, FINISHED_LENGTH_CAPPED, at_limit=length >= hard)
+
+    def check(self) -> None:
+        """With `check` in the configuration: recompute all counts and containers."""
+        if self.config.check:
+            self.lifecycle.check()
