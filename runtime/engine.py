@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -76,6 +77,8 @@ class Engine:
         self._inbox: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._bell = threading.Condition()
         self._failure: BaseException | None = None
+        self._turned_at = time.monotonic()
+        self._idle = min(_IDLE, config.watchdog / 2)
         self._thread = threading.Thread(target=self._run, name="kvproof-engine", daemon=True)
         self._thread.start()
 
@@ -226,6 +229,10 @@ class Engine:
         """Whether requests can be served, and if not, why. Never waits."""
         if self._failure is not None:
             return False, f"the engine has failed: {self._failure}"
+        silent = time.monotonic() - self._turned_at
+        if silent > self.config.watchdog and self._thread.is_alive():
+            # Not even the watchdog is asked: the loop waits for a device that never answers.
+            return False, f"the engine's loop has not come round for {silent:.0f} s"
         return self.core.healthy()
 
     def ring(self) -> None:
@@ -276,6 +283,7 @@ class Engine:
     def _turn(self) -> None:
         """One turn: clients first, then what is due, then a step, then its result or a wait."""
         core = self.core
+        self._turned_at = time.monotonic()
         moves = core.lifecycle.moves
         self._serve_clients()
         core.tick()
@@ -313,7 +321,7 @@ class Engine:
             seconds = _POLL
         with self._bell:
             if not self._inbox:
-                self._bell.wait(_IDLE if seconds is None else min(seconds, _IDLE))
+                self._bell.wait(self._idle if seconds is None else min(seconds, self._idle))
 
     def _fail(self, error: BaseException) -> None:
         with self._bell:

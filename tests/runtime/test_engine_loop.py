@@ -19,6 +19,7 @@ from kvproof.runtime.api import (
 )
 from kvproof.runtime.engine import Engine
 from kvproof.runtime.fake import FakeRunner, expected_tokens
+from kvproof.runtime.protocols import StepResult
 from kvproof.runtime.sampling_params import SamplingParams
 from kvproof.statemachine import parse_transition
 
@@ -179,6 +180,33 @@ def test_a_loop_that_fails_tells_everybody_who_waits() -> None:
     with pytest.raises(EngineFailedError):
         fixture.engine.stats()
     fixture.engine.shutdown()
+
+
+def test_a_device_that_never_answers_is_noticed_from_outside() -> None:
+    """A reset waits for the launched step; the loop cannot even ask its watchdog."""
+
+    class Deaf(FakeRunner):
+        def collect(self, step: int, timeout: float | None = None) -> StepResult:
+            if timeout is not None:
+                raise TimeoutError
+            waits.set()
+            answers.wait(PATIENCE)
+            return super().collect(step)
+
+    waits, answers = threading.Event(), threading.Event()
+    fixture = Fixture(Deaf(64, 4), watchdog=0.05)
+    fixture.add("a", [1] * 5, 60)
+    waiting = threading.Thread(target=fixture.engine.begin_reset)
+    waiting.start()
+    assert waits.wait(PATIENCE)
+    healthy, why = True, ""
+    while healthy:
+        healthy, why = fixture.engine.healthy()
+    assert "has not come round" in why
+    answers.set()
+    waiting.join()
+    fixture.engine.core.runner.collect = FakeRunner.collect.__get__(fixture.runner)  # type: ignore[method-assign]
+    fixture.engine.shutdown(drain=False)
 
 
 def test_a_trace_can_be_read_back_and_has_no_tokens(loop: Fixture, tmp_path: Path) -> None:
