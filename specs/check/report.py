@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .conditions import Verdict
+from .conditions import Condition, Verdict
 from .contracts import CONTRACTS
 from .counterexample import Counterexample
 from .fairness import FAIRNESS
 from .run import Report
+from .second import Second
 
 #: What the proofs do not speak of.
 NOT_PROVED = (
@@ -39,10 +40,13 @@ _COLOURS = {
 
 
 def as_dict(
-    report: Report, counterexamples: Mapping[str, Sequence[Counterexample]]
+    report: Report,
+    counterexamples: Mapping[str, Sequence[Counterexample]],
+    second: Second | None = None,
 ) -> dict[str, Any]:
-    """The report as plain data."""
+    """The report as plain data; `second` is what the other solver said, if it was asked."""
     return {
+        "second_solver": _second(second),
         "verdict": report.verdict.value,
         "seconds": round(report.seconds, 2),
         "conditions": sum(finding.conditions for finding in report.findings),
@@ -94,15 +98,32 @@ def as_dict(
     }
 
 
+def _second(second: Second | None) -> dict[str, Any] | None:
+    if second is None:
+        return None
+
+    def named(conditions: Sequence[Condition]) -> list[str]:
+        return [
+            f"{each.obligation or 'vacuity'} {each.part}: {each.words} ({each.about})"
+            for each in conditions
+        ]
+
+    return {
+        "agreed": second.agreed,
+        "unknown": named(second.unknown),
+        "disagreed": named(second.disagreed),
+    }
+
+
 def print_report(console: Console, report: Mapping[str, Any], *, remembered: bool = False) -> None:
     """One line an obligation, then the assumptions, then what is not proved."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("id")
-    table.add_column("obligation", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("method")
-    table.add_column("conditions", justify="right")
-    table.add_column("time", justify="right")
-    table.add_column("verdict")
+    table.add_column("id", no_wrap=True)
+    table.add_column("obligation", ratio=1)
+    table.add_column("method", min_width=11)
+    table.add_column("conditions", justify="right", min_width=10)
+    table.add_column("time", justify="right", min_width=7)
+    table.add_column("verdict", min_width=8)
     for each in report["obligations"]:
         verdict = each["verdict"]
         shown = Text(verdict, style=_COLOURS[verdict])
@@ -133,6 +154,12 @@ def print_report(console: Console, report: Mapping[str, Any], *, remembered: boo
             console.print(f"  and {more} more conditions of {each['id']} that are refuted")
         for line in each["unknown"]:
             console.print(Text(f"\n{each['id']} unknown: {line}", style="yellow"))
+    other = report["second_solver"]
+    if other is not None:
+        console.print(f"\ncvc5 agrees on {other['agreed']} conditions")
+        for what, style in (("unknown", "yellow"), ("disagreed", "bold red")):
+            for line in other[what]:
+                console.print(Text(f"  {what}: {line}", style=style))
     for what in report["vacuous"]:
         console.print(Text(f"\nvacuous: {what}", style="bold red"))
     _print_assumptions(console, report)

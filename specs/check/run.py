@@ -69,6 +69,8 @@ class Report:
     rows: int
     seconds: float
     proofs: Proofs | None = None
+    #: Every condition with its verdict, those of vacuity included.
+    decided: tuple[Decided, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -133,7 +135,14 @@ def check(
         for _ in proofs.declaration.machine(machine).table.go_rows()
     )
     return Report(
-        findings, tuple(vacuous), unsure, len(moves), rows, time.perf_counter() - started, proofs
+        findings,
+        tuple(vacuous),
+        unsure,
+        len(moves),
+        rows,
+        time.perf_counter() - started,
+        proofs,
+        tuple(decided),
     )
 
 

@@ -1,6 +1,8 @@
 """`kvproof check`: prove the obligations, say what is assumed and what is open."""
 
 import json
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +17,17 @@ from ..check.declaration import standard
 from ..check.explain import explain
 from ..check.report import as_dict, junit, print_report
 from ..check.run import Finding, Report, UnknownObligationError, check, run_key
+from ..check.second import second, write
 from ..symbolic import SymbolicError
 from . import exits
 from .paths import writable
+
+
+class Solver(StrEnum):
+    """Which solvers are asked."""
+
+    Z3 = "z3"
+    BOTH = "both"
 
 
 def command(
@@ -31,6 +41,13 @@ def command(
     ] = None,
     explained: Annotated[
         str | None, typer.Option("--explain", help="Print an obligation's formulas; prove nothing.")
+    ] = None,
+    solver: Annotated[
+        Solver, typer.Option(help="Ask z3, or cvc5 as well (in a process of its own).")
+    ] = Solver.Z3,
+    smt2: Annotated[
+        Path | None,
+        typer.Option(help="Write every condition into this folder, as SMT-LIB 2.", file_okay=False),
     ] = None,
     budget: Annotated[
         int, typer.Option(min=1, help="Z3 resource units that one condition may take.")
@@ -46,7 +63,8 @@ def command(
             for line in explain(explained):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             return exits.OK
-        report, remembered = _report(ids or [], budget, use_cache, quiet=as_json)
+        asked = _Asked(tuple(ids or ()), budget, solver, smt2)
+        report, remembered = _report(asked, use_cache=use_cache, quiet=as_json)
     except UnknownObligationError as error:
         typer.echo(f"kvproof check: {error}", err=True)
         return exits.USAGE
@@ -64,21 +82,33 @@ def command(
     return _exit(report)
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What the command was asked for."""
+
+    ids: tuple[str, ...]
+    budget: int
+    solver: Solver
+    smt2: Path | None
+
+
 def _exit(report: dict[str, Any]) -> int:
+    other = report["second_solver"] or {"disagreed": [], "unknown": []}
+    if other["disagreed"]:
+        return exits.DISAGREE
     if report["verdict"] == Verdict.REFUTED.value:
         return exits.REFUTED
     if report["vacuous"]:
         return exits.USAGE
-    return exits.OK if report["verdict"] == Verdict.PROVED.value else exits.UNDECIDED
+    proved = report["verdict"] == Verdict.PROVED.value and not other["unknown"]
+    return exits.OK if proved else exits.UNDECIDED
 
 
-def _report(
-    ids: list[str], budget: int, use_cache: bool, *, quiet: bool
-) -> tuple[dict[str, Any], bool]:
+def _report(asked: _Asked, *, use_cache: bool, quiet: bool) -> tuple[dict[str, Any], bool]:
     """The report, and whether it is one remembered of the very same sources."""
-    cache = Cache(user_cache(), budget) if use_cache else None
-    key = run_key(standard(), ids, budget)
-    if cache is not None and (known := cache.report(key)) is not None:
+    cache = Cache(user_cache(), asked.budget) if use_cache else None
+    key = run_key(standard(), (*asked.ids, asked.solver), asked.budget)
+    if cache is not None and asked.smt2 is None and (known := cache.report(key)) is not None:
         return known, True
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -89,9 +119,15 @@ def _report(
         def tell(done: int, total: int, what: str) -> None:
             progress.update(task, completed=done, total=total or None, description=what[:60])
 
-        found = check(ids=ids, budget=budget, cache=cache, progress=tell)
-        report = as_dict(found, _counterexamples(found, tell))
-    if cache is not None and found.verdict is Verdict.PROVED and not found.vacuous:
+        found = check(ids=asked.ids, budget=asked.budget, cache=cache, progress=tell)
+        if asked.smt2 is not None:
+            write(asked.smt2, (each.condition for each in found.decided))
+        other = None
+        if asked.solver is Solver.BOTH:
+            tell(0, 0, "cvc5 decides every condition again")
+            other = second(found.decided)
+        report = as_dict(found, _counterexamples(found, tell), other)
+    if cache is not None and _exit(report) == exits.OK:
         cache.keep_report(key, report)
     return report, False
 
