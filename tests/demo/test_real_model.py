@@ -1,0 +1,21 @@
+"""The demo as a user runs it: the real model, in processes of its own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+START = "import sys; from kvproof.specs.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.mark.long
+def test_every_row_holds_on_the_served_model():
+    command = [sys.executable, "-c", START, "demo", "--no-proofs", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    trials = report["trials"]
+    assert len(trials) == 18
+    assert all(trial["holds"] for trial in trials)
+    assert all(trial["loaded_bytes"] > 0 for trial in trials if trial["trial"] != "session")
