@@ -50,3 +50,9 @@ class Action:
         settling = w.state.phase.settling
         w.require(settling if self.settling else ex.no(settling))
         self.body(w)
+
+
+def helps(action: Action) -> bool:
+    """Whether it gets work on: no client's call, no fault, nothing that is refused anyway."""
+    wrong = action.name == "lose" or action.name.startswith("wrong_")
+    return action.party is not Party.CLIENT and not wrong

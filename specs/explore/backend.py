@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Packed states from plain ints."""
 
     def bytes_of(self, rows: Array) -> Array:
-        """The same memory as bytes, (count, 8 * words) of uint8. `rows` is contiguous."""
+        """The same memory as bytes, (count, 8 * words) of int8. `rows` is contiguous."""
 
     def column(self, matrix: Array, index: int) -> Array:
         """A column as a contiguous array."""
@@ -73,11 +73,11 @@ class Backend(Protocol):
     def int64(self, array: Array) -> Array:
         """As int64."""
 
-    def number(self, array: Array, bits: int) -> Array:
-        """Unsigned bytes below 128, or truth values, as signed ints of that width."""
+    def any(self, condition: Array) -> bool:
+        """Whether it holds anywhere."""
 
-    def byte(self, array: Array) -> Array:
-        """Truth values or small ints as unsigned bytes."""
+    def widening(self, bits: int) -> tuple[str, dict[str, object]]:
+        """Code that makes truth values or bytes `{}` signed ints of that width, with its names."""
 
     def host(self, array: Array) -> Any:
         """As a numpy array."""
@@ -104,7 +104,7 @@ class NumpyBackend:
         return np.array(rows, np.int64)
 
     def bytes_of(self, rows: Array) -> Array:
-        return rows.view(np.uint8)
+        return rows.view(np.int8)
 
     def column(self, matrix: Array, index: int) -> Array:
         return np.ascontiguousarray(matrix[:, index])
@@ -139,11 +139,13 @@ class NumpyBackend:
     def int64(self, array: Array) -> Array:
         return array.astype(np.int64)
 
-    def number(self, array: Array, bits: int) -> Array:
-        return array.view(np.int8) if bits == 8 else array.astype(f"int{bits}")
+    def any(self, condition: Array) -> bool:
+        return bool(condition.any())
 
-    def byte(self, array: Array) -> Array:
-        return array.view(np.uint8) if array.itemsize == 1 else array.astype(np.uint8)
+    def widening(self, bits: int) -> tuple[str, dict[str, object]]:
+        # Truth values and bytes are as wide as each other: no copy is made of them.
+        how = "({}).view(kind)" if bits == 8 else "({}).astype(kind)"
+        return how, {"kind": np.dtype(f"int{bits}")}
 
     def host(self, array: Array) -> Any:
         return array
@@ -182,7 +184,7 @@ class TorchBackend:
         return self._torch.tensor(rows, dtype=self._torch.int64, device=self._device)
 
     def bytes_of(self, rows: Array) -> Array:
-        return rows.view(self._torch.uint8)
+        return rows.view(self._torch.int8)
 
     def column(self, matrix: Array, index: int) -> Array:
         return matrix[:, index].contiguous()
@@ -221,11 +223,11 @@ class TorchBackend:
     def int64(self, array: Array) -> Array:
         return array.to(self._torch.int64)
 
-    def number(self, array: Array, bits: int) -> Array:
-        return array.to(self._ints[bits])
+    def any(self, condition: Array) -> bool:
+        return bool(condition.any())
 
-    def byte(self, array: Array) -> Array:
-        return array.to(self._torch.uint8)
+    def widening(self, bits: int) -> tuple[str, dict[str, object]]:
+        return "({}).to(kind)", {"kind": self._ints[bits]}
 
     def host(self, array: Array) -> Any:
         return array.cpu().numpy()

@@ -356,6 +356,15 @@ def _transfer(instance: Instance, n: int) -> Iterator[Invariant]:
     yield Invariant("S2 a load's blocks are held by it and its waiters only", name, alone)
 
 
+#: Said of a state and of the actions that are enabled in it, so not by an `Invariant` alone.
+NOT_STUCK = "P5 where work is left, somebody other than a client can act"
+
+
+def never_stuck(instance: Instance) -> bool:
+    """Whether an instance promises it: a lost completion without a lease keeps its waiters."""
+    return instance.has(Feature.LEASES) or not instance.has(Feature.LOST)
+
+
 def work_left(w: World) -> Value:
     """A request waits or runs, and the engine is in a mode in which it goes on."""
     s = w.state

@@ -51,7 +51,12 @@ class Kernel:
         nodes = walking.subterms([*wanted, *fields])
         self.bits = _bits(nodes)
         self.operations = sum(node.op != "var" for node in nodes)
-        writer = _Writer(layout, self.bits, nodes, [*wanted, *fields])
+        widening, names_of_backend = backend.widening(self.bits)
+        narrowing, names_of_bytes = backend.widening(8)
+        if self.bits != 8:
+            narrowing = narrowing.replace("kind", "byte").replace("view", "astype")
+            names_of_backend = {**names_of_backend, "byte": names_of_bytes["kind"]}
+        writer = _Writer(layout, self.bits, nodes, [*wanted, *fields], widening, narrowing)
         names = writer.names
         results = [_operand(value, names) for value in wanted]
         for new in new_bytes:
@@ -59,11 +64,7 @@ class Kernel:
         writer.lines.append(f"    return ({''.join(f'{result}, ' for result in results)})")
         self.inputs = sorted(writer.columns)
         self.source = "\n".join(["def kernel(matrix):", *writer.lines]) + "\n"
-        scope: dict[str, Any] = {
-            "number": lambda array: backend.number(array, self.bits),
-            "byte": backend.byte,
-            "column": backend.column,
-        }
+        scope: dict[str, Any] = {"column": backend.column, **names_of_backend}
         exec(compile(self.source, "<kernel>", "exec"), scope)
         self.run: Compiled = scope["kernel"]
 
@@ -85,8 +86,16 @@ class _Writer:
     """Writes the lines of one kernel."""
 
     def __init__(
-        self, layout: Layout, bits: int, nodes: Sequence[Expr], wanted: Sequence[Value]
+        self,
+        layout: Layout,
+        bits: int,
+        nodes: Sequence[Expr],
+        wanted: Sequence[Value],
+        widening: str,
+        narrowing: str,
     ) -> None:
+        self._number = widening.format
+        self._byte = narrowing.format
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
         self.columns: set[int] = set()
@@ -119,17 +128,19 @@ class _Writer:
 
     def packed(self, new: NewByte) -> str:
         """The code of a new byte."""
-        parts = [f"({self.column(new.byte)} & {new.keep})"] if new.keep else []
+        parts = [f"({self.column(new.byte)} & {_signed(new.keep)})"] if new.keep else []
         for place, value in new.fields:
             stored = _stored(place, value)
             assert isinstance(stored, Expr)
-            part = f"byte({self.names[stored.index]})"
+            part = self.names[stored.index]
+            if place.slot.boolean or self._bits != 8:
+                part = self._byte(part)
             parts.append(f"({part} << {place.shift})" if place.shift else part)
         if not parts:
             # Every bit is a constant: any column gives the shape.
-            return f"(({self.column(new.byte)} & 0) | {new.constant})"
+            return f"(({self.column(new.byte)} & 0) | {_signed(new.constant)})"
         if new.constant:
-            parts.append(str(new.constant))
+            parts.append(str(_signed(new.constant)))
         return " | ".join(parts)
 
     def _code(self, node: Expr, position: int) -> str:
@@ -152,30 +163,36 @@ class _Writer:
     def _field(self, place: Place) -> str:
         column = self.column(place.byte)
         if place.slot.boolean:
-            return f"({column} & {place.mask << place.shift}) != 0"
-        code = f"{column} >> {place.shift}" if place.shift else column
-        if place.shift + place.width < 8:
-            code = f"({code}) & {place.mask}"
-        code = f"number({code})"
+            return f"({column} & {_signed(place.mask << place.shift)}) != 0"
+        # Bytes are signed: what a shift brings in from above is cut off.
+        code = f"({column} >> {place.shift})" if place.shift else column
+        code = f"({code} & {place.mask})"
+        if self._bits != 8:
+            code = self._number(code)
         return f"{code} + {place.slot.low}" if place.slot.low else code
 
     def _chosen(self, node: Expr, args: Sequence[str], position: int) -> str:
         """A choice between numbers, by bits: several times as fast as an elementwise one."""
         test, then, otherwise = node.args
         if not isinstance(then, Expr) and not isinstance(otherwise, Expr):
-            chosen = f"number({args[0]})"
+            chosen = self._number(args[0])
             if then - otherwise != 1:
                 chosen += f" * {then - otherwise}"
             return f"{chosen} + {otherwise}" if otherwise else chosen
         if test.index not in self._masks:
             self._masks[test.index] = f"m{position}"
-            self.lines.append(f"    m{position} = -number({self.names[test.index]})")
+            self.lines.append(f"    m{position} = -{self._number(self.names[test.index])}")
         mask = self._masks[test.index]
         if not isinstance(otherwise, Expr) and otherwise == 0:
             return f"{args[1]} & {mask}"
         if not isinstance(then, Expr) and then == 0:
             return f"{args[2]} & ~{mask}"
         return f"{args[2]} ^ (({args[1]} ^ {args[2]}) & {mask})"
+
+
+def _signed(byte: int) -> int:
+    """A byte's bits as the signed number that they are."""
+    return byte - 256 if byte > 127 else byte
 
 
 def _arguments(node: Expr) -> list[Expr]:

@@ -46,7 +46,7 @@ def mode_actions(instance: Instance) -> Iterator[Action]:
             body = _engine(PAUSE, pausing=pausing)
             yield act("pause", Party.CLIENT, body, mode=("abort", "wait", "keep")[pausing - 1])
         yield act("resume", Party.CLIENT, _engine(RESUME))
-        yield act("pause_failed", Party.ENGINE, _engine(PAUSE_FAILED))
+        yield act("pause_failed", Party.CLOCK, _engine(PAUSE_FAILED))
     if instance.has(Feature.PAUSE) or instance.has(Feature.SLEEP):
         yield act("pause_reached", Party.ENGINE, pause_reached)
     if instance.has(Feature.SLEEP):
@@ -55,7 +55,7 @@ def mode_actions(instance: Instance) -> Iterator[Action]:
         yield act("wake", Party.CLIENT, _engine(WAKE, tags=3))
         for tags in (1, 2, 3):
             yield act("woke", Party.ENGINE, _engine(WOKE, tags=tags), tags=tags)
-        yield act("wake_failed", Party.ENGINE, _engine(WAKE_FAILED))
+        yield act("wake_failed", Party.CLOCK, _engine(WAKE_FAILED))
     if instance.has(Feature.WEIGHTS):
         yield act("weights_changed", Party.CLIENT, weights_changed)
     if instance.has(Feature.SHUTDOWN):

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from .action import helps
 from .compiled import System
-from .invariants import invariants_of
+from .invariants import invariants_of, never_stuck, work_left
 from .world import Disabled, RealWorld, initial_state
 
 #: The values of the slots, in their order.
@@ -80,6 +81,13 @@ class Stepper:
             for invariant in self._invariants
             if not invariant.holds(self.world)
         ]
+
+    def stuck(self, values: Values) -> bool:
+        """Whether work is left and nobody but clients can act."""
+        self.load(values)
+        if not never_stuck(self.system.instance) or not work_left(self.world):
+            return False
+        return not any(helps(self.system.actions[n]) for n, _, _ in self.successors(values))
 
     def out_of_range(self, values: Values) -> list[str]:
         """The facts that have left their range."""

@@ -16,6 +16,7 @@ from ...statemachine.states import EngineMode, RequestState, TransferState
 from .action import Action, Party
 from .compiled import System
 from .instance import Instance
+from .invariants import NOT_STUCK
 from .plain import Stepper, Values
 from .search import Finding, Search
 
@@ -152,6 +153,8 @@ def replay(system: System, labels: Sequence[str]) -> Replayed:
         broken += failed + outside
         if not outside:
             broken += stepper.broken(values)
+    if labels and not stepper.out_of_range(values) and stepper.stuck(values):
+        broken.append(NOT_STUCK)
     return Replayed(values, tuple(dict.fromkeys(broken)))
 
 

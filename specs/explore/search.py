@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import expressions as ex
-from .action import Party
+from .action import helps
 from .backend import Array, Backend, NumpyBackend
 from .compiled import Command, System
 from .expressions import Value
-from .instance import Feature
-from .invariants import Invariant, work_left
+from .invariants import NOT_STUCK, Invariant, never_stuck, work_left
 from .kernels import Kernel, NewByte
 from .layout import Layout, Place
 from .symmetry import Canonical
@@ -107,18 +106,11 @@ def _new_byte(byte: int, parts: list[tuple[Place, Value]]) -> NewByte:
 
 def _not_stuck(system: System) -> tuple[Invariant, Value]:
     """Where work is left, somebody can act who is not a client."""
-    instance = system.instance
-    if instance.has(Feature.LOST) and not instance.has(Feature.LEASES):
-        holds: Value = True  # a lost completion without a lease keeps its waiters for ever
-    else:
-        able = [
-            command.guard
-            for command in system.commands
-            if command.action.party is not Party.CLIENT and command.action.name != "lose"
-        ]
+    holds: Value = True
+    if never_stuck(system.instance):
+        able = [command.guard for command in system.commands if helps(command.action)]
         holds = ex.either(ex.no(work_left(system.terms())), *able)
-    name = "P5 where work is left, somebody other than a client can act"
-    return Invariant(name, "engine", lambda world: True), holds
+    return Invariant(NOT_STUCK, "engine", lambda world: True), holds
 
 
 class Search:
@@ -226,8 +218,9 @@ class Search:
         """The first place where a condition holds, -1 for none."""
         if isinstance(condition, bool):
             return 0 if condition else -1
-        where = self.backend.flatnonzero(condition)
-        return int(where[0]) if len(where) else -1
+        if not self.backend.any(condition):
+            return -1
+        return int(self.backend.flatnonzero(condition)[0])
 
     def _expand(self, low: int, high: int, found: Found) -> None:
         xp = self.backend
@@ -235,7 +228,8 @@ class Search:
         for number, index, packed in self.successors(self.visited.rows[low:high], low, found):
             found.transitions += len(index)
             found.fired[number] = found.fired.get(number, 0) + len(index)
-            batches.append((number, index, packed))
+            if self._updates[number].bytes:  # else it leads to where it came from
+                batches.append((number, index, packed))
         if not batches:
             return
         before = self.visited.size

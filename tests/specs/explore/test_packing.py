@@ -121,4 +121,4 @@ def test_a_kernel_computes_and_packs_what_the_terms_say(xp: Backend) -> None:
             mode * mode * 40,
         ]
         after = list(layout.pack((mode, pausing, paused, min(pausing, 2)))[0].to_bytes(8, "little"))
-        assert results[-1][n] == after[place.byte]
+        assert results[-1][n] & 255 == after[place.byte]
