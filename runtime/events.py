@@ -99,6 +99,8 @@ _blank = _make_blank(Ask)
 _blank_engine = _make_blank(EngineAsk)
 _DISPATCH = REQUEST.dispatch
 _WIDTH = REQUEST.width
+_ENGINE_DISPATCH = ENGINE.dispatch
+_ENGINE_WIDTH = ENGINE.width
 
 #: Told of each transition when a trace is written: machine, subject, event, facts before,
 #: engine's facts before, ask, code, source, dest.
@@ -278,7 +280,7 @@ class RequestEvents(LifecycleState):
             setattr(x, name, value)
         source = e.mode
         before = e.as_dict() if self.witness else {}
-        code = ENGINE.dispatch[source * ENGINE.width + event](e, x)
+        code = _ENGINE_DISPATCH[source * _ENGINE_WIDTH + event](e, x)
         if self.witness:
             self.witness("engine", "", event, before, {}, x.as_dict(), code, source, e.mode)
         answer = code & ANSWER_MASK
