@@ -287,10 +287,22 @@ def test_a_prompt_is_copied() -> None:
     assert [output.tokens[0] for output in heard] == expected_tokens([1, 2, 3], 8)
 
 
-@pytest.mark.parametrize("policy", ["lottery", ""])
-def test_an_unknown_policy_is_refused_by_name(policy: str) -> None:
-    with pytest.raises(ValueError, match="known are fcfs and priority"):
-        Bench(policy=policy)
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("policy", "lottery", "policy 'lottery'; known are fcfs and priority"),
+        ("load_failure_policy", "hope", "known are recompute and fail"),
+        ("steps_in_flight", 3, "known are 1 and 2"),
+        ("num_blocks", 0, "num_blocks 0; it must be at least 1"),
+        ("max_model_len", 1, "it must be at least 2"),
+        ("hash_algorithm", "md5", "known are xxh3_128"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused_by_field(
+    field: str, value: object, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        Bench(**{field: value})
 
 
 # --- looking --------------------------------------------------------------------------------------
