@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from kvproof.runtime.api import EngineClosedError, FinishReason, RejectedCallError
 from kvproof.runtime.fake import expected_tokens
+from kvproof.runtime.transfers.testing import Fault
 
 from .harness import Bench
+from .transfers.engine_harness import EngineHarness
 
 PARKED = "WAITING_FOR_STREAMING_REQ"
 
@@ -330,3 +332,23 @@ def test_who_waits_for_a_call_is_answered_by_a_shutdown() -> None:
     bench.core.shutdown()
     assert not reset.result(0).success
     assert not pause.result(0).success
+
+
+def test_a_pause_that_clears_the_cache_waits_for_transfers_under_way() -> None:
+    engine = EngineHarness()
+    engine.connector.next_store.append(Fault(hold=True))
+    engine.add("a", [1] * 9, 20)
+    engine.run(lambda: bool(engine.stores))
+    answer = engine.core.pause("keep", clear_cache=True)
+    for _ in range(3):
+        engine.turn()
+    assert not answer.done()
+    assert engine.state("a") == "RUNNING"
+    engine.connector.release()
+    engine.run(answer.done)
+    assert answer.result().success
+    assert engine.core.stats().blocks_cached == 0
+    engine.core.resume()
+    engine.finish("a")
+    assert engine.told["a"].tokens == engine.expected("a", 20)
+    engine.close()
