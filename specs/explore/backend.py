@@ -52,6 +52,9 @@ class Backend(Protocol):
     def stacked(self, words: Sequence[Array]) -> Array:
         """Packed states, contiguous, from their words."""
 
+    def take(self, array: Array, index: Array) -> Array:
+        """Elements, or rows, by their numbers: a copy."""
+
     def flatnonzero(self, condition: Array) -> Array:
         """Where it holds, ascending."""
 
@@ -118,8 +121,11 @@ class NumpyBackend:
     def stacked(self, words: Sequence[Array]) -> Array:
         return np.stack(words, axis=1)
 
+    def take(self, array: Array, index: Array) -> Array:
+        return array.take(index, axis=0)  # three times as fast as array[index] on rows
+
     def flatnonzero(self, condition: Array) -> Array:
-        return np.flatnonzero(condition)
+        return condition.nonzero()[0]
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
@@ -197,6 +203,9 @@ class TorchBackend:
 
     def stacked(self, words: Sequence[Array]) -> Array:
         return self._torch.stack(list(words), dim=1)
+
+    def take(self, array: Array, index: Array) -> Array:
+        return self._torch.index_select(array, 0, index)
 
     def flatnonzero(self, condition: Array) -> Array:
         return self._torch.nonzero(condition).flatten()

@@ -202,7 +202,7 @@ class Search:
             index = xp.arange(0, len(rows)) if enabled is True else xp.flatnonzero(enabled)
             if not len(index):
                 continue
-            packed = rows[index]
+            packed = xp.take(rows, index)
             part = xp.bytes_of(packed)
             results = update.kernel.run(part)
             for (name, subject), broken in zip(update.faults, results, strict=False):
@@ -247,8 +247,8 @@ class Search:
         numbers = xp.repeated(
             [number for number, _, _ in batches], [len(index) for _, index, _ in batches]
         )
-        self.parents[before:after] = xp.int32(sources[new] + low)
-        self.through[before:after] = numbers[new]
+        self.parents[before:after] = xp.int32(xp.take(sources, new) + low)
+        self.through[before:after] = xp.take(numbers, new)
 
     def _grown(self, array: Array, capacity: int) -> Array:
         larger = self.backend.full(capacity, -1)

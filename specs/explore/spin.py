@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,51 @@ def spin_available() -> bool:
     return shutil.which("spin") is not None and shutil.which("gcc") is not None
 
 
+class Verifier:
+    """Spin's verifier for one model, compiled."""
+
+    def __init__(self, folder: Path, most_states: int, compile_seconds: float) -> None:
+        self.compile_seconds = compile_seconds
+        self._folder = folder
+        self._most_states = most_states
+
+    def run(self) -> SpinResult:
+        """Search exhaustively. Raises SpinError."""
+        table = max(20, self._most_states.bit_length())
+        begin = time.monotonic()
+        text = _run(["./pan", f"-m{self._most_states}", f"-w{table}", "-E"], self._folder)
+        return SpinResult(
+            _counted(text, r"(\d+) states, stored"),
+            # The step into the initial state is counted as a transition.
+            _counted(text, r"(\d+) transitions \(= stored\+matched\)") - 1,
+            _counted(text, r"errors: (\d+)"),
+            time.monotonic() - begin,
+            self.compile_seconds,
+        )
+
+
+@contextmanager
+def build_spin(
+    system: System,
+    *,
+    invariants: bool = False,
+    most_states: int = 1 << 22,
+    optimise: str = "-O1",
+) -> Iterator[Verifier]:
+    """Write the model and make Spin's verifier of it, in a folder of its own. Raises SpinError."""
+    if not spin_available():
+        raise SpinError("spin or gcc is not installed: apt-get install spin gcc")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "model.pml").write_text(promela(system, invariants=invariants))
+        begin = time.monotonic()
+        _run(["spin", "-a", "model.pml"], folder)
+        # One process: there is no order to reduce. Safety only: no acceptance cycles.
+        options = ["-DSAFETY", "-DNOREDUCE", "-DMEMLIM=16000"]
+        _run(["gcc", optimise, "-w", *options, "-o", "pan", "pan.c"], folder)
+        yield Verifier(folder, most_states, time.monotonic() - begin)
+
+
 def run_spin(
     system: System,
     *,
@@ -41,30 +88,11 @@ def run_spin(
     most_states: int = 1 << 22,
     optimise: str = "-O1",
 ) -> SpinResult:
-    """Write the model, make Spin's verifier and run it, exhaustively. Raises SpinError."""
-    if not spin_available():
-        raise SpinError("spin or gcc is not installed: apt-get install spin gcc")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
-        (path / "model.pml").write_text(promela(system, invariants=invariants))
-        begin = time.monotonic()
-        _run(["spin", "-a", "model.pml"], path)
-        # One process: there is no order to reduce. Safety only: no acceptance cycles.
-        options = ["-DSAFETY", "-DNOREDUCE", "-DMEMLIM=16000"]
-        _run(["gcc", optimise, "-w", *options, "-o", "pan", "pan.c"], path)
-        compiled = time.monotonic() - begin
-        table = max(20, most_states.bit_length())
-        begin = time.monotonic()
-        text = _run(["./pan", f"-m{most_states}", f"-w{table}", "-E"], path)
-        seconds = time.monotonic() - begin
-    return SpinResult(
-        _counted(text, r"(\d+) states, stored"),
-        # The step into the initial state is counted as a transition.
-        _counted(text, r"(\d+) transitions \(= stored\+matched\)") - 1,
-        _counted(text, r"errors: (\d+)"),
-        seconds,
-        compiled,
-    )
+    """Let Spin search the model of an instance, exhaustively. Raises SpinError."""
+    with build_spin(
+        system, invariants=invariants, most_states=most_states, optimise=optimise
+    ) as verifier:
+        return verifier.run()
 
 
 def _run(command: list[str], folder: Path) -> str:

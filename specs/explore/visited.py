@@ -45,32 +45,33 @@ class Visited:
         new: list[Array] = []
         taken: list[Array] = []
         while len(open_):
-            found = table[place]
+            found = xp.take(table, place)
             empty = xp.flatnonzero(found == 0)
             if len(empty):
-                claims, here = open_[empty], place[empty]
+                claims, here = xp.take(open_, empty), xp.take(place, empty)
                 # Numbers of this batch are negative until it is known who is new.
                 mine = xp.int32(-1 - claims)
                 table[here] = mine
-                won = xp.flatnonzero(table[here] == mine)
-                new.append(claims[won])
-                taken.append(here[won])
-                found[empty] = table[here]
-                found[empty[won]] = 0
-            other = xp.flatnonzero(found)
-            if len(other) < len(open_):
-                open_, place, found = open_[other], place[other], found[other]
+                seen = xp.take(table, here)
+                won = xp.flatnonzero(seen == mine)
+                new.append(xp.take(claims, won))
+                taken.append(xp.take(here, won))
+                seen[won] = 0
+                found[empty] = seen
+                other = xp.flatnonzero(found)
+                open_, place = xp.take(open_, other), xp.take(place, other)
+                found = xp.take(found, other)
             differs = xp.flatnonzero(self._differs(rows, open_, found))
-            open_ = open_[differs]
-            place = (place[differs] + 1) & mask
+            open_ = xp.take(open_, differs)
+            place = (xp.take(place, differs) + 1) & mask
         if not new:
             return xp.arange(0, 0)
         winners, places = xp.concatenate(new), xp.concatenate(taken)
         order = xp.argsort(winners)
-        winners, places = winners[order], places[order]
+        winners, places = xp.take(winners, order), xp.take(places, order)
         first, end = self.size, self.size + len(winners)
         table[places] = xp.int32(xp.arange(first + 1, end + 1))
-        self.rows[first:end] = rows[winners]
+        self.rows[first:end] = xp.take(rows, winners)
         self.size = end
         return winners
 
@@ -95,13 +96,13 @@ class Visited:
         """Whether each of the batch differs from what it found in the table."""
         xp = self.backend
         number = xp.int64(found)
-        ours = rows[mine]
+        ours = rows if len(mine) == len(rows) else xp.take(rows, mine)
         fresh = xp.flatnonzero(number < 0)
         if len(fresh):
-            theirs = self.rows[xp.choose(number < 0, 0, number - 1)]
-            theirs[fresh] = rows[-1 - number[fresh]]
+            theirs = xp.take(self.rows, xp.choose(number < 0, 0, number - 1))
+            theirs[fresh] = xp.take(rows, -1 - xp.take(number, fresh))
         else:
-            theirs = self.rows[number - 1]
+            theirs = xp.take(self.rows, number - 1)
         theirs ^= ours
         different = theirs[:, 0]
         for word in range(1, self.words):
