@@ -42,6 +42,16 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A piece of text between two offsets in one file, and what is put in its place."""
+
+    file: str
+    start: int
+    end: int
+    new: str
+
+
+@dataclass(frozen=True)
 class Declaration:
     """One copy of the declaration with the functions that the proofs run."""
 
@@ -80,6 +90,16 @@ class Declaration:
             )
         sources = {**self.sources, change.file: source.replace(change.old, change.new)}
         return _load(sources, change)
+
+    def edited(self, edit: Edit) -> Declaration:
+        """A copy with the edit made.
+
+        Raises SpecificationError if the edited text is no declaration any more.
+        """
+        source = self.sources[edit.file]
+        edited = source[: edit.start] + edit.new + source[edit.end :]
+        change = Change(edit.file, source[edit.start : edit.end], edit.new)
+        return _load({**self.sources, edit.file: edited}, change)
 
 
 @lru_cache(maxsize=1)

@@ -45,6 +45,19 @@ def lanes(p: Proofs, nothing: Hypotheses) -> Iterator[Condition]:
             )
         )
         yield condition(f"{RequestEvent(event).name.lower()} advances {field}", lane, goal)
+    s = p.state
+    for words, lane, goal in (
+        ("capacity is blocks times their size", "capacity",
+         s.declared("lanes", "capacity", covered=s.r.covered, block_size=s.e.block_size)
+         == s.r.covered * s.e.block_size),
+        ("a sequence is its prompt and what was delivered", "length",
+         s.declared("lanes", "length", prompt=s.r.prompt, delivered=s.r.delivered)
+         == s.r.prompt + s.r.delivered),
+        ("a turn's tokens are those delivered since it began", "turn_tokens",
+         s.declared("lanes", "turn_tokens", delivered=s.r.delivered, turn_start=s.r.turn_start)
+         == s.r.delivered - s.r.turn_start),
+    ):  # fmt: skip
+        yield condition(words, lane, goal)
     yield condition("launch goes only where the hold need not grow", "must_grow", _must_grow(p))
     yield condition("output counts only if it is fresh", "fresh_output", _fresh(p))
     yield condition("letting go hands over exactly what is in flight", "in_flight", _in_flight(p))

@@ -22,7 +22,7 @@ from .promises import Case, Formula, Promise
 from .promises_others import ENGINE_PROMISES, TRANSFER_PROMISES
 from .promises_request import PROMISES as REQUEST_PROMISES
 from .proofs import Proofs
-from .running import PARAMETERS, Outcome
+from .running import PARAMETERS, Outcome, fingerprint
 from .state import Values, View
 
 PROMISES: Mapping[str, tuple[Promise, ...]] = {
@@ -46,6 +46,19 @@ def s9(p: Proofs) -> Iterator[Condition]:
 
 
 def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
+    """The conditions of one cell; those of another copy, if its cell is the same code."""
+    function = p.declaration.machine(machine).cell(state, event)
+    key = (machine, state, event, fingerprint(function), p.declaration.sources["facts.py"])
+    if key not in _asked:
+        _asked[key] = tuple(_of_cell(p, machine, state, event))
+    yield from _asked[key]
+
+
+#: The conditions of cells that were looked at before.
+_asked: dict[tuple[object, ...], tuple[Condition, ...]] = {}
+
+
+def _of_cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
     table = p.declaration.machine(machine).table
     where = f"{table.events(event).name.lower()} in {table.states(state).name}"
     outcomes = p.running.cell(machine, state, event)

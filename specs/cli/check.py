@@ -20,6 +20,7 @@ from ..check.run import Finding, Report, UnknownObligationError, check, run_key
 from ..check.second import second, write
 from ..symbolic import SymbolicError
 from . import exits
+from .mutants import mutation_score
 from .paths import writable
 
 
@@ -49,6 +50,13 @@ def command(
         Path | None,
         typer.Option(help="Write every condition into this folder, as SMT-LIB 2.", file_okay=False),
     ] = None,
+    score_mutants: Annotated[
+        bool, typer.Option("--mutants", help="Break the declaration everywhere; who notices?")
+    ] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="With --mutants: so many of them only.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="With --sample: which of them.")] = 0,
     budget: Annotated[
         int, typer.Option(min=1, help="Z3 resource units that one condition may take.")
     ] = DEFAULT_BUDGET,
@@ -63,6 +71,8 @@ def command(
             for line in explain(explained):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             return exits.OK
+        if score_mutants:
+            return mutation_score(sample, seed, as_json=as_json)
         asked = _Asked(tuple(ids or ()), budget, solver, smt2)
         report, remembered = _report(asked, use_cache=use_cache, quiet=as_json)
     except UnknownObligationError as error:
