@@ -219,7 +219,9 @@ def _deciding_guard(row: Row, records: tuple[Record, ...]) -> str:
 
 def _command_names(code: int) -> tuple[str, ...]:
     commands = commands_of(code)
-    return tuple(sorted(command.name.lower() for command in Command if commands & command))
+    return tuple(
+        sorted(command.name.lower() for command in Command if commands & command and command.name)
+    )
 
 
 def _record(kind: type[Record], values: dict[str, int], what: str) -> Record:
