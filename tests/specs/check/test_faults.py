@@ -16,7 +16,21 @@ def _action(failure: Decided) -> str:
     return transition.action if transition is not None else ""
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.replace(" ", "-"))
+#: All of them take minutes of a processor: an everyday run has a few, `make long` the rest.
+EVERYDAY = 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(
+            fault,
+            id=fault.name.replace(" ", "-"),
+            marks=[] if number < EVERYDAY else [pytest.mark.long],
+        )
+        for number, fault in enumerate(FAULTS)
+    ],
+)
 def test_the_obligation_that_should_refutes_the_fault_and_shows_how(
     fault: Fault, proved: Report
 ) -> None:
