@@ -13,7 +13,7 @@ from rich.table import Table
 from ..explore import InstanceError, Report, Script, as_mermaid, as_pytest, as_text, explore
 from ..explore.backend import backend_of
 from ..explore.compiled import System
-from ..explore.liveness import ASSUMPTIONS, Assumption
+from ..explore.liveness import ASSUMPTIONS, Assumption, promises_of
 from ..explore.search import Progress as SearchProgress
 from . import exits
 from . import instances as options
@@ -72,6 +72,8 @@ def command(
         steps_ahead=steps_ahead,
     )
     dropped = _assumption(drop)
+    if symmetry and dropped:
+        raise typer.BadParameter("under --symmetry no promise is asked for: leave one of them out")
     try:
         backend = backend_of(device)
         with _Progress(hidden=as_json) as progress:
@@ -181,6 +183,8 @@ def _print(report: Report, counted: dict[str, tuple[int, int]]) -> None:
             mark = "[green]kept[/]" if verdict.kept else "[red]broken[/]"
             table.add_row(verdict.promise.name, f"{verdict.states:,}", assumed, mark)
         console.print(table)
+    elif report.symmetry and any(True for _ in promises_of(report.instance)):
+        console.print("[yellow]not asked under symmetry[/]: whether the promises are kept")
     for script in report.scripts:
         console.print(f"[red]counterexample[/], {len(script.steps)} steps:")
         typer.echo(as_text(script))

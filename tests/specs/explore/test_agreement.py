@@ -13,7 +13,7 @@ SMALL = {
     "everything by default": TINY,
     "blocks of two tokens, two steps ahead": Instance(
         requests=1, block_size=2, prompt=1, model_length=4, steps_ahead=2,
-        features=core(F.SESSIONS, F.STOPS, without=[F.LOADS, F.FAILURES, F.RESETS]),
+        features=core(F.SESSIONS, F.STOPS, without=[F.LOADS, F.FAILURES, F.RESETS, F.ABORTS]),
     ),
     "grammar, deadlines, longer tables": Instance(
         requests=1, features=core(F.GRAMMAR, F.DEADLINES, F.TRIM, F.CHUNKED)

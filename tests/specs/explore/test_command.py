@@ -39,6 +39,7 @@ def test_a_lasso_exits_with_2_and_is_written_down(
         (["--requests", "9"], "requests is 9"),
         (["--drop", "luck"], "no assumption is named 'luck'"),
         (["--device", "abacus"], "no device 'abacus'"),
+        (["--symmetry", "--drop", "the loop runs"], "no promise is asked for"),
     ],
 )
 def test_wrong_usage_exits_with_4_and_says_what_would_be_right(

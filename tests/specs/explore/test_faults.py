@@ -17,11 +17,6 @@ POLICY = Instance(transfers=0, features=core(F.POLICY, without=[F.ABORTS, F.RESE
 
 #: name -> (what is changed, where it shows, what breaks, steps of the shortest script)
 EVERYDAY = {
-    "a release is forgotten": (
-        Change("request_effects.py", "        return HAND_OVER\n    return RELEASE",
-               "        return HAND_OVER\n    return 0"),
-        ONE, "S1 covered is the size of the hold", 3,
-    ),
     "blocks are released under a launched step": (
         Change("request_effects.py", "        return HAND_OVER\n    return RELEASE",
                "        return RELEASE\n    return RELEASE"),
@@ -42,6 +37,13 @@ EVERYDAY = {
         Change("reset.py", "    if refusing > 0 or not resident:", "    if not resident:"),
         Instance(), "a refused reset lets go of nobody", 3,
     ),
+}  # fmt: skip
+LONG = {
+    "a release is forgotten": (
+        Change("request_effects.py", "        return HAND_OVER\n    return RELEASE",
+               "        return HAND_OVER\n    return 0"),
+        ONE, "S1 covered is the size of the hold", 3,
+    ),
     "two requests are each other's victims": (
         Change("policy.py",
                "    return ahead(for_priority, for_arrival, priority, arrival)\n\n\n"
@@ -50,8 +52,6 @@ EVERYDAY = {
                "| (priority == for_priority)\n\n\ndef must_reclaim_parked"),
         POLICY, "P5 while requests wait or run, tokens are delivered or requests end", None,
     ),
-}  # fmt: skip
-LONG = {
     "admitted again under its old step": (
         Change("request.py",
                "    Row(E.ADMIT, ADMISSIBLE, conditions=(old_step_in_flight,), answer=NOT_NOW,\n"

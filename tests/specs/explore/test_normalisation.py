@@ -49,13 +49,13 @@ class AbsoluteStepper(Stepper):
 @pytest.mark.parametrize(
     ("instance", "depth"),
     [
-        (Instance(requests=1, transfers=0, features=core(F.CHUNKED)), 14),
+        (Instance(requests=1, transfers=0, features=core(F.CHUNKED)), 12),
         (
             Instance(
                 requests=1, transfers=0, block_size=2, prompt=1, model_length=4, steps_ahead=2,
                 features=core(F.SESSIONS, F.STOPS, without=[F.RESETS]),
             ),
-            12,
+            10,
         ),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from kvproof.specs.explore import (
 from kvproof.specs.explore.script import CannotReplayError
 
 from .systems import TINY, F, changed, core
-from .test_faults import EVERYDAY
+from .test_faults import EVERYDAY, ONE
 
 
 @pytest.fixture(scope="module")
@@ -81,5 +81,5 @@ def test_a_fact_that_leaves_its_range_is_a_finding() -> None:
         Change("request_effects.py", "    r.delivered = advance(r.delivered, x.tokens)",
                "    r.delivered = advance(r.delivered, x.tokens + 3)")
     )  # fmt: skip
-    script = explore(EVERYDAY["a release is forgotten"][1], twice).scripts[0]
+    script = explore(ONE, twice).scripts[0]
     assert (script.name, script.subject) == ("a fact leaves its range", "r0.delivered")

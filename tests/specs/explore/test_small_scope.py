@@ -37,9 +37,9 @@ def test_the_reference_engine_keeps_every_rule() -> None:
 
 
 def test_the_engine_keeps_every_rule_in_every_short_interleaving() -> None:
-    found = explore_target(RuntimeEngine, scope_of(RuntimeEngine, 4))
+    found = explore_target(RuntimeEngine, scope_of(RuntimeEngine, 3))
     assert found.failure is None
-    assert len(found.levels) == 5
+    assert len(found.levels) == 4
 
 
 @pytest.mark.long

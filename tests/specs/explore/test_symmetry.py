@@ -86,19 +86,20 @@ def test_a_search_under_symmetry_visits_each_orbit_once(name: str) -> None:
 
 
 def test_symmetry_is_the_same_on_torch() -> None:
-    system = system_of(CASES["two requests, two blocks"])
+    system = system_of(CASES["by the policy"])
     numpy = Search(system, symmetry=True).run()
     torch = Search(system, symmetry=True, backend=TorchBackend("cpu")).run()
     assert (numpy.states, numpy.levels) == (torch.states, torch.levels)
 
 
 def test_the_least_state_is_the_same_for_a_whole_orbit() -> None:
-    system = system_of(CASES["one request, three blocks"])
+    system = system_of(CASES["by the policy"])
     full, reduced = Search(system), Search(system, symmetry=True)
     full.run()
     assert reduced.canonical is not None
     state = full.values(full.visited.size - 1)
-    orbit = [permuted(system, state, (0,), each) for each in itertools.permutations(range(3))]
+    both = list(itertools.permutations(range(2)))
+    orbit = [permuted(system, state, *each) for each in itertools.product(both, both)]
     rows = reduced.backend.from_rows([reduced.layout.pack(each) for each in orbit])
     least = reduced.canonical.apply(rows)
     assert len({tuple(row) for row in least.tolist()}) == 1
