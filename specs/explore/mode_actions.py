@@ -21,6 +21,7 @@ from ...statemachine.states import (
     RUNNING,
     SHUTDOWN,
     SLEEP,
+    SLEEP_FAILED,
     WAKE,
     WAKE_FAILED,
     WEIGHTS_CHANGED,
@@ -52,6 +53,7 @@ def mode_actions(instance: Instance) -> Iterator[Action]:
     if instance.has(Feature.SLEEP):
         yield act("sleep", Party.CLIENT, lambda w: sleep(w, 1), level=1)
         yield act("sleep_at_once", Party.CLIENT, lambda w: sleep_at_once(w, 1), level=1)
+        yield act("sleep_failed", Party.CLOCK, _engine(SLEEP_FAILED))
         yield act("wake", Party.CLIENT, _engine(WAKE, tags=3))
         for tags in (1, 2, 3):
             yield act("woke", Party.ENGINE, _engine(WOKE, tags=tags), tags=tags)

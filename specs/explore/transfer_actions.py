@@ -14,9 +14,11 @@ from ...statemachine.states import (
     GIVE_UP,
     JOIN,
     LAND,
+    LEASE,
     LEASE_OVER,
     LOAD,
     QUARANTINED,
+    SIGNAL,
     START,
     STORE,
 )
@@ -209,8 +211,14 @@ def _store(t: int, block: int) -> Body:
     return body
 
 
+def _reaches(w: World, event: int) -> None:
+    """A signal, or a clock's, reaches the engine: in every mode but when it has stopped."""
+    w.require(w.fire("engine", event, w.state.e, w.record("EngineAsk")).went)
+
+
 def _signal(t: int, event: int) -> Body:
     def body(w: World) -> None:
+        _reaches(w, SIGNAL)
         if event == LAND:
             w.require(ex.no(w.state.faults[t].lost))
         w.require(transfer_event(w, t, event).went)
@@ -223,6 +231,7 @@ def _fail(t: int, kept: int) -> Body:
 
     def body(w: World) -> None:
         s = w.state
+        _reaches(w, SIGNAL)
         w.require(ex.no(s.faults[t].lost))
         if kept:
             w.require(s.transfers[t].kind == LOAD)
@@ -241,6 +250,7 @@ def _fail(t: int, kept: int) -> Body:
 
 def lease_over(w: World, t: int) -> None:
     """Its lease has run out: it is cancelled."""
+    _reaches(w, LEASE)
     w.require(transfer_event(w, t, LEASE_OVER, expired=True).went)
 
 
