@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...statemachine.reset import CLIENT, DONE, ITSELF, PARTIAL, REFUSED
+from ...statemachine.reset import CLIENT, DONE, ITSELF, NO_EVENT, PARTIAL, REFUSED
 from ...statemachine.states import (
     ACTIVE,
     KEEP_ALL,
@@ -12,12 +12,16 @@ from ...statemachine.states import (
     LAUNCH_STEP,
     PAUSED,
     PAUSING,
+    PREEMPT,
     PREEMPTED,
+    RECLAIM,
     RESUME,
     RUNNING,
     SLEEP,
     SLEEPING,
     START,
+    WAITING,
+    WAITING_FOR_REMOTE_KVS,
     WAITING_FOR_STREAMING_REQ,
     WAKING,
     WEIGHTS_CHANGED,
@@ -93,6 +97,22 @@ def _who_refuses(p: Proofs) -> Iterator[Condition]:
          implies(both(s.reset.refusing > 0, s.bulk.left == 0, s.reset.tier_asked), wait)),
     ):  # fmt: skip
         yield p.premise("S6", "holders", words, goal, s.bulk.left >= 0)
+
+    sent = s.declared(
+        "reset", "sent_event", refusing=s.reset.refusing, state=s.r.state,
+        resident=s.r.covered > 0,
+    )  # fmt: skip
+    goes_on = both(s.reset.refusing == 0, s.r.covered > 0)
+    parked = among(s.r.state, (WAITING, WAITING_FOR_STREAMING_REQ))
+    for words, goal in (
+        ("nobody is sent anything while somebody refuses, nor who holds nothing",
+         implies(no(goes_on), sent == NO_EVENT)),
+        ("what runs is preempted", implies(both(goes_on, s.r.state == RUNNING), sent == PREEMPT)),
+        ("what waits or is parked is reclaimed", implies(both(goes_on, parked), sent == RECLAIM)),
+        ("what waits for a load is left alone",
+         implies(s.r.state == WAITING_FOR_REMOTE_KVS, sent == NO_EVENT)),
+    ):  # fmt: skip
+        yield p.premise("S6", "what is sent", words, goal, s.reset.refusing >= 0)
 
 
 def _choose(condition: BoolTerm, then: int, otherwise: int) -> IntTerm:

@@ -16,9 +16,13 @@ from ...statemachine.states import (
     CHUNK,
     ERROR,
     FORGET,
+    GROW,
+    LAUNCH,
+    LAUNCH_STEP,
     LIVE,
     LOAD,
     OUTPUT,
+    PREEMPT,
     PREEMPTED,
     RECLAIM,
     RUNNING,
@@ -39,6 +43,7 @@ def p5(p: Proofs) -> Iterator[Condition]:
     yield from _order(p)
     yield from _everybody_else_gives_way(p)
     yield from _room(p)
+    yield from _comes_nearer(p)
     yield from _tokens_only_fall(p)
 
 
@@ -141,6 +146,10 @@ def _room(p: Proofs) -> Iterator[Condition]:
         quarantined=s.e.quarantined, block_size=s.e.block_size,
     )  # fmt: skip
     blocks = s.ask.blocks
+    yield p.premise(
+        "P5", "the first has room", "exactly what is longer than all usable blocks never fits",
+        same(never, length > usable * s.e.block_size),
+    )  # fmt: skip
     needed = both(blocks >= 1, (s.r.covered + blocks - 1) * s.e.block_size < length)
     yield p.premise(
         "P5", "the first has room", "if it fits the pool at all, the blocks that it lacks are no "
@@ -156,6 +165,39 @@ def _room(p: Proofs) -> Iterator[Condition]:
     yield p.premise(
         "P5", "the first has room", "if it can never fit it can get *error*",
         p.goes(s, "request", ERROR), among(s.r.state, LIVE),
+    )  # fmt: skip
+
+
+def _comes_nearer(p: Proofs) -> Iterator[Condition]:
+    """What runs can grow, be computed, and have its output delivered."""
+    s = p.state
+    memory = both(s.e.weights_resident, s.e.cache_resident)
+    steps = both(s.declared("gates", "finishes_work"), memory)
+    yield p.premise(
+        "P5", "comes nearer", "the engine can launch a step while fewer are in flight than may be",
+        p.goes(s, "engine", LAUNCH_STEP), steps, s.e.launched - s.e.processed < s.e.steps_ahead,
+    )  # fmt: skip
+    yield p.premise(
+        "P5", "comes nearer", "what runs grows by as many blocks as are free",
+        p.goes(s, "request", GROW, ask__hits=0), s.r.state == RUNNING, steps,
+        s.ask.blocks >= 1, s.ask.blocks <= s.ask.free,
+    )  # fmt: skip
+    yield p.premise(
+        "P5", "comes nearer", "and a new step computes it, if its hold covers the tokens",
+        p.goes(s, "request", LAUNCH, ask__step=s.e.launched), s.r.state == RUNNING, memory,
+        s.e.launched > s.e.processed, s.e.launched > s.r.newest_step, s.ask.tokens >= 1,
+        s.r.computed + s.ask.tokens <= s.r.covered * s.e.block_size,
+    )  # fmt: skip
+    yield from p.each(
+        "P5", "whose output is then delivered, also if it is preempted meanwhile",
+        lambda before, after: p.goes(after, "request", OUTPUT, ask__step=after.r.newest_step,
+                                     ask__tokens=1),
+        part="comes nearer", of=lambda transition: transition.goes("request", LAUNCH),
+    )  # fmt: skip
+    yield from p.each(
+        "P5", "preemption does not make output stale",
+        lambda before, after: after.r.stale_step == before.r.stale_step,
+        part="comes nearer", of=lambda transition: transition.goes("request", PREEMPT),
     )  # fmt: skip
 
 
