@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def loaded(smollm2: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command finds the real model loaded already."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     monkeypatch.setattr(pretrained, "load_model", lambda *_: smollm2)
 
 

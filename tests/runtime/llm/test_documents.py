@@ -21,7 +21,7 @@ def test_the_page_on_the_python_api_runs(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     monkeypatch.setattr(pretrained, "load_model", lambda *_: smollm2)
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -122,7 +122,7 @@ def resident_bytes() -> int:
 def test_four_fifths_of_the_real_models_bytes_are_given_back_by_a_sleep(
     smollm2: LoadedModel, level: int
 ) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     blocks = 64
     prompt = "The capital of France is"
     with engine_of(smollm2, num_blocks=blocks) as engine:

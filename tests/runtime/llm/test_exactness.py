@@ -256,7 +256,7 @@ def stored(prompts: Sequence[Tokens]) -> Callable[[Tokens, int], Tokens]:
 def test_two_prompts_of_smollm2_have_the_stored_tokens(
     smollm2: LoadedModel, name: str, steps: int
 ) -> None:
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     prompts = [smollm2.tokenizer.encode(prompt).tolist() for prompt in PROMPTS[:2]]
     SCENARIOS[name](Subject(smollm2, prompts, 16, 4, stored(prompts)), steps)
 
