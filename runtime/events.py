@@ -7,9 +7,6 @@ out here from the pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,15 +17,12 @@ from ..statemachine.answers import (
     HAND_OVER,
     IGNORE,
     MAKE_HITS,
-    NOT_NOW,
     REJECT,
     RELEASE,
-    ROW_SHIFT,
     STOP_WAITING,
     TAKE,
     TRIM,
     WAIT,
-    Answer,
 )
 from ..statemachine.engine import ENGINE
 from ..statemachine.facts import Ask, EngineAsk
@@ -42,6 +36,8 @@ from ..statemachine.states import (
     CLOSE_INPUT,
     DEADLINE,
     ERROR,
+    FINISHED,
+    FINISHED_IGNORED,
     FORGET,
     GRAMMAR_FAILED,
     GRAMMAR_READY,
@@ -55,58 +51,20 @@ from ..statemachine.states import (
     EngineEvent,
     RequestEvent,
 )
-from .columns import Blocks, Int64Array, facts_of, load_facts
+from .columns import STATE, Blocks, Int64Array, facts_of, load_facts
 from .holds import StepHold
+from .outcome import Outcome, Witness, make_blank
 from .state import LifecycleState
 
 Int32Array = npt.NDArray[np.int32]
 
 
-class Outcome(int):
-    """What became of an event: the code that the declaration returned, to be asked by name."""
-
-    @property
-    def answer(self) -> Answer:
-        """GO, NOT_NOW, IGNORE or REJECT."""
-        return Answer(self & ANSWER_MASK)
-
-    @property
-    def went(self) -> bool:
-        """Whether it happened."""
-        return self & ANSWER_MASK == GO
-
-    @property
-    def not_now(self) -> bool:
-        """Legal, but blocks, tier or engine do not allow it yet."""
-        return self & ANSWER_MASK == NOT_NOW
-
-    @property
-    def row(self) -> int:
-        """The number of the table's row that decided."""
-        return self >> ROW_SHIFT
-
-
-def _make_blank(kind: type[Any]) -> Callable[[Any], None]:
-    """`x.a = x.b = … = 0`, written out: what the last event was told must not be left."""
-    scope: dict[str, Any] = {}
-    targets = " = ".join(f"x.{name}" for name in kind.KINDS)
-    exec(f"def blank(x):\n    {targets} = 0\n", scope)
-    blank: Callable[[Any], None] = scope["blank"]
-    return blank
-
-
-_blank = _make_blank(Ask)
-_blank_engine = _make_blank(EngineAsk)
+_blank = make_blank(Ask)
+_blank_engine = make_blank(EngineAsk)
 _DISPATCH = REQUEST.dispatch
 _WIDTH = REQUEST.width
 _ENGINE_DISPATCH = ENGINE.dispatch
 _ENGINE_WIDTH = ENGINE.width
-
-#: Told of each transition when a trace is written: machine, subject, event, facts before,
-#: engine's facts before, ask, code, source, dest.
-Witness = Callable[
-    [str, str, int, dict[str, int], dict[str, int], dict[str, int], int, int, int], None
-]
 
 
 class RequestEvents(LifecycleState):
@@ -153,7 +111,7 @@ class RequestEvents(LifecycleState):
             raise
         self._row_of[request_id] = row
         self._salts[row] = salt
-        if self._facts[0, row] in _TAKEN_IN:
+        if self._facts[STATE, row] != FINISHED_IGNORED:
             self._tokens[row, : len(tokens)] = tokens
         return row
 
@@ -226,7 +184,7 @@ class RequestEvents(LifecycleState):
         if outcome.went:
             # What is in flight for the turn that ended is stale.
             self._target[row] = self._record.prompt + self._record.delivered
-            state = self._facts[0, row]
+            state = self._facts[STATE, row]
             if state == WAITING:
                 self._append(row, queued.popleft())
             elif state != WAITING_FOR_STREAMING_REQ:
@@ -239,7 +197,7 @@ class RequestEvents(LifecycleState):
         Raises RefusedError when the session's input is closed, or the chunk empty or too long.
         """
         self._ask_blank().tokens = len(tokens)
-        parked = self._facts[0, row] == WAITING_FOR_STREAMING_REQ
+        parked = self._facts[STATE, row] == WAITING_FOR_STREAMING_REQ
         outcome = self.fire(row, CHUNK)
         if parked:
             self._append(row, tokens)
@@ -326,7 +284,7 @@ class RequestEvents(LifecycleState):
         state = r.state
         if state != source:
             self._move(row, r, source)
-            if state in _ENDS:
+            if state in FINISHED:
                 self._target[row] = known
         if r.prompt + r.delivered != known:
             self._target[row] += r.prompt + r.delivered - known
@@ -436,7 +394,3 @@ class RequestEvents(LifecycleState):
         x.free = self.free_for(row)
         self._hits, self._new = ids, new
         return x
-
-
-_TAKEN_IN = (1, 2)
-_ENDS = (7, 8, 9, 10, 11, 12)

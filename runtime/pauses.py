@@ -34,7 +34,7 @@ from ..statemachine.states import (
 )
 from .answers import answered, give
 from .api import CallResult, Holder, RejectedCallError
-from .events import Outcome
+from .outcome import Outcome
 from .resets import Resets
 
 _log = logging.getLogger(__name__)

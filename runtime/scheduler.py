@@ -28,8 +28,8 @@ from ..statemachine.policy import (
 )
 from ..statemachine.states import PREEMPTED
 from .columns import Int64Array, every, some
-from .events import Outcome
 from .lifecycle import Lifecycle
+from .outcome import Outcome
 from .plan import NO_ROWS, Admission, CarriedOut, Loading, Plan, Steady
 from .room import Room
 from .transfers.manager import RemotePrefix

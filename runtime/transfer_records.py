@@ -59,11 +59,12 @@ from ..statemachine.states import (
 )
 from ..statemachine.transfer import TRANSFER
 from .columns import COVERED, Blocks
-from .events import Outcome, RequestEvents, _blank, _make_blank
+from .events import RequestEvents
+from .outcome import Outcome, make_blank
 
 Int32Array = npt.NDArray[np.int32]
 
-_blank_transfer = _make_blank(TransferAsk)
+_blank_transfer = make_blank(TransferAsk)
 _DISPATCH = TRANSFER.dispatch
 _WIDTH = TRANSFER.width
 
@@ -351,8 +352,7 @@ class TransferEvents(RequestEvents):
         """Every waiter goes on: with what landed, with what is valid, or by recomputing."""
         for row, hits in list(record.waiters.items()):
             covered = int(self._facts[COVERED, row])
-            x = self._ask
-            _blank(x)
+            x = self._ask_blank()
             x.transfer = record.number
             if record.state == LANDED:
                 x.blocks = covered

@@ -29,7 +29,7 @@ from ...statemachine.states import (
     LOAD,
 )
 from ..columns import Blocks
-from ..events import Outcome
+from ..outcome import Outcome
 from ..protocols import Connector, SignalKind, TransferSignal
 from ..transfer_records import TransferEvents, TransferRecord
 
