@@ -13,7 +13,7 @@ from .draft import Call
 from .logic import implies
 from .pretty import pretty, value_name
 from .proofs import Proofs
-from .search import breaks, search
+from .search import STATES, breaks, search
 from .system import ENUMS
 
 Number = int | bool | None
@@ -88,12 +88,17 @@ class Counterexample:
         return lines
 
 
-def with_script(proofs: Proofs, failure: Decided, found: Counterexample) -> Counterexample:
-    """The same with the shortest script of events that reaches it, if the search finds one."""
+def with_script(
+    proofs: Proofs, failure: Decided, found: Counterexample, *, states: int = STATES
+) -> Counterexample:
+    """The same with the shortest script of events that reaches it, if the search finds one.
+
+    `states` is how many states of each tiny instance are looked at.
+    """
     statement = _statement(proofs, failure.condition)
     if statement is None:
         return found
-    searched = search(proofs.declaration, breaks(statement, found.action))
+    searched = search(proofs.declaration, breaks(statement, found.action), states=states)
     script = searched.script.steps if searched.script is not None else None
     return replace(found, script=script, searched=str(searched))
 

@@ -43,6 +43,8 @@ class Fairness:
     for_whom: tuple[str, ...]
     #: Without the promised events a state that blocks the goal is never left.
     needed: Callable[[Proofs], Iterator[Condition]]
+    #: The obligation under which that is shown.
+    shown_by: str
     #: The actions that keep the promise.
     kept_by: tuple[str, ...]
 
@@ -109,6 +111,7 @@ FAIRNESS = (
         "the engine's watchdog: /health says since when a step is in flight",
         ("P1", "P2", "P3"),
         _steps_needed,
+        "P2",
         ("step_processed",),
     ),
     Fairness(
@@ -118,6 +121,7 @@ FAIRNESS = (
         "leases: a transfer that outlives its lease is cancelled, counted and shown",
         ("P2", "P4"),
         _ends_needed,
+        "P2",
         ("land", "fail", "cancel", "lease_over"),
     ),
     Fairness(
@@ -127,6 +131,7 @@ FAIRNESS = (
         "quarantined blocks are counted, alarmed and shown",
         ("P2",),
         _giving_up_needed,
+        "P2",
         ("land", "fail", "fence", "give_up"),
     ),
     Fairness(
@@ -136,6 +141,7 @@ FAIRNESS = (
         "the loop looks at the nearest deadline in every round",
         ("P4",),
         _clock_needed,
+        "P4",
         ("deadline", "lease_over"),
     ),
     Fairness(
@@ -145,6 +151,7 @@ FAIRNESS = (
         "/health says since when the loop has not come round",
         ("P2", "P3", "P5", "P6"),
         _loop_needed,
+        "P3",
         ("reclaim", "preempt", "admit"),
     ),
 )
@@ -153,10 +160,8 @@ FAIRNESS = (
 def need(proofs: Proofs, obligation: str) -> Iterator[Condition]:
     """For each assumption whose need is shown under this obligation: that it is needed."""
     for assumption in FAIRNESS:
-        for condition in assumption.needed(proofs):
-            if condition.obligation != obligation:
-                break
-            yield condition
+        if assumption.shown_by == obligation:
+            yield from assumption.needed(proofs)
 
 
 #: A run in which every promise is asked for and kept: actions, and how their words begin.

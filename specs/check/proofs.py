@@ -114,6 +114,11 @@ class Proofs:
         """What is known before anything has happened."""
         return Hypotheses(both(self.lines[0].formula, self._numbers_differ()))
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether any condition has asked for the moves; some obligations need none."""
+        return "moves" in self.__dict__
+
     def _without(self, absent: tuple[str, ...]) -> Hypotheses:
         """The invariant where some are not looked at."""
         found = self._reduced.get(absent)
@@ -155,7 +160,7 @@ class Proofs:
     def consecution(self, obligation: str) -> Iterator[Condition]:
         """Each way in which an action goes keeps each line of the obligation's invariant."""
         lines = list(self._lines_of(obligation))
-        for move in self.moves:
+        for move in self.moves if lines else ():
             for line in lines:
                 if not line.mentions & move.written:
                     self.framed[obligation] = self.framed.get(obligation, 0) + 1

@@ -105,8 +105,6 @@ def check(
     prover = Prover(budget, cache)
     proofs = Proofs(declaration or standard(), prover)
     tell(0, 0, "executing the declaration")
-    moves = proofs.moves
-    tell(0, 0, "collecting conditions")
     spent: dict[str, float] = defaultdict(float)
     asked: list[Condition] = []
     for obligation in chosen:
@@ -124,7 +122,9 @@ def check(
         if each.verdict is Verdict.REFUTED
     ]
     unsure = sum(each.verdict is Verdict.UNKNOWN for each in hypotheses)
-    vacuous += _never_taken(proofs)
+    moves = proofs.moves if proofs.has_moves else ()
+    if proofs.has_moves:
+        vacuous += _never_taken(proofs)
     if not ids:
         tell(len(asked), len(asked), "looking for scripts that take each row")
         vacuous += _never_reached(proofs)

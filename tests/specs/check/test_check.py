@@ -32,15 +32,16 @@ def test_initiation_consecution_and_the_statement_are_shown_separately(proved: R
         assert sum(parts.values()) > parts.get("initiation", 0) + parts.get("consecution", 0)
 
 
+@pytest.mark.long
 def test_no_condition_needs_more_than_a_small_part_of_its_budget(proved: Report) -> None:
-    report = check(ids=["S1", "S4", "P5"], budget=DEFAULT_BUDGET // 10)
+    report = check(budget=DEFAULT_BUDGET // 10)
     assert all(finding.verdict is Verdict.PROVED for finding in report.findings)
 
 
 def test_what_the_solver_cannot_decide_within_its_budget_is_unknown_and_no_pass(
     proved: Report,
 ) -> None:
-    report = check(ids=["S10"], budget=60)
+    report = check(ids=["P1"], budget=60)
     (finding,) = report.findings
     assert finding.verdict is Verdict.UNKNOWN
     assert finding.failures[0].reason
@@ -86,7 +87,9 @@ def test_a_counterexample_without_a_short_script_says_so(proved: Report) -> None
     (finding,) = report.findings
     assert report.proofs is not None
     failure = finding.failures[0]
-    example = with_script(report.proofs, failure, counterexample(report.proofs, failure))
+    example = with_script(
+        report.proofs, failure, counterexample(report.proofs, failure), states=200
+    )
     assert example.script is None
     assert "the invariant may be too weak" in "\n".join(example.lines())
 

@@ -42,7 +42,7 @@ def test_undecided_has_its_own_exit_code_and_is_not_remembered(
     proved: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):
-        assert main(["check", "--id", "S10", "--budget", "60"]) == exits.UNDECIDED
+        assert main(["check", "--id", "P1", "--budget", "60"]) == exits.UNDECIDED
         printed = capsys.readouterr().out
         assert "unknown" in printed
         assert "remembered" not in printed
