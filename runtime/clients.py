@@ -312,6 +312,8 @@ class Clients:
                 output = request.output((), length, reason)
                 self._forget_client(request)
                 self._tell(request, output)
+            if row not in lifecycle.finished or row in self._requests:
+                continue  # the client has made calls from within its output
             left = in_flight(int(lifecycle.view.newest_step[row]), lifecycle.processed)
             if not left and not lifecycle.owns_open_transfer(lifecycle.id_of(row)):
                 lifecycle.forget(row, idle=True)

@@ -15,13 +15,14 @@ from ..statemachine.states import (
     FINISHED_STOPPED,
     WAITING_FOR_REMOTE_KVS,
 )
-from .api import TokenLogprobs
+from .api import RejectedCallError, TokenLogprobs
 from .batch import BatchBuilder
 from .clients import Clients
 from .columns import Int64Array, every
 from .lifecycle import Settled, Stop
 from .protocols import Int32Array, StepResult
 from .scheduler import Scheduler
+from .sessions import Request
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Stepping(Clients):
             config.max_model_len, capacity(config.num_blocks, config.block_size) + 1
         )
         self._text_failed: list[int] = []
+        self._delivering = False
         #: Steps whose launch failed: no result will come from the runner.
         self._broken: dict[int, Exception] = {}
         self._preemptions = 0
@@ -57,7 +59,7 @@ class Stepping(Clients):
     def launch_step(self) -> bool:
         """Plan the next step and launch it. False when there is nothing to launch now."""
         lifecycle = self.lifecycle
-        if lifecycle.in_flight >= self.config.steps_in_flight:
+        if lifecycle.in_flight >= self.config.steps_in_flight or self._broken:
             return False
         if not len(lifecycle.running) and not len(lifecycle.waiting):
             return False
@@ -118,8 +120,11 @@ class Stepping(Clients):
     def finish_step(self, timeout: float | None = None) -> bool:
         """Collect the oldest launched step and process it. False when none is in flight.
 
-        Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError.
+        Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError, and
+        RejectedCallError from within an output: a later step's would overtake it.
         """
+        if self._delivering:
+            raise RejectedCallError("outputs are being delivered: call from another thread")
         steps = self.lifecycle.steps_in_flight
         if not steps:
             return False
@@ -169,12 +174,28 @@ class Stepping(Clients):
         stopped = {stop.row for stop in settled.stopped}
         self._generation_tokens += len(settled.rows)
         requests = self._requests
-        for row, token, length in zip(
-            settled.rows.tolist(), settled.tokens.tolist(), settled.lengths.tolist(), strict=True
+        # What a client does from within its output may end another one, and give its row away.
+        told = [requests[row] for row in settled.rows.tolist()]
+        self._delivering = True
+        try:
+            self._tell_each(told, settled, stopped, logprobs)
+        finally:
+            self._delivering = False
+
+    def _tell_each(
+        self,
+        told: list[Request],
+        settled: Settled,
+        stopped: set[int],
+        logprobs: Mapping[int, Any],
+    ) -> None:
+        requests = self._requests
+        for request, token, length in zip(
+            told, settled.tokens.tolist(), settled.lengths.tolist(), strict=True
         ):
-            request = requests.get(row)
-            if request is None:
-                continue  # another client's on_output has aborted it
+            row = request.row
+            if requests.get(row) is not request:
+                continue
             reason = self._turn_ended(request) if row in stopped else None
             found: tuple[TokenLogprobs, ...] = (logprobs[row],) if row in logprobs else ()
             output = request.output((token,), length, reason, found)
