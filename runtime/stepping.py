@@ -19,7 +19,7 @@ from .api import RejectedCallError, TokenLogprobs
 from .batch import BatchBuilder
 from .clients import Clients
 from .columns import Int64Array, every
-from .lifecycle import Settled, Stop
+from .lifecycle import LaunchedStep, Settled, Stop
 from .protocols import Int32Array, StepResult
 from .scheduler import Scheduler
 from .sessions import Request
@@ -147,7 +147,7 @@ class Stepping(Clients):
                 np.full(len(rows), -1, dtype=np.int32),
                 dict.fromkeys(rows.tolist(), broken),
             )
-        self._settle(result)
+        self._settle(_by_row(result, launched))
         return True
 
     def process_launched(self) -> None:
@@ -234,3 +234,22 @@ class Stepping(Clients):
         """With `check` in the configuration: recompute all counts and containers."""
         if self.config.check:
             self.lifecycle.check()
+
+
+def _by_row(result: StepResult, launched: LaunchedStep) -> StepResult:
+    """The result in the order of the launched rows; a row that it lacks has failed.
+
+    Tokens are delivered by row: what a device says in another order must not change hands.
+    """
+    rows = launched.rows
+    if len(result.rows) == len(rows) and every(result.rows == rows):
+        return result
+    place = {row: number for number, row in enumerate(result.rows.tolist())}
+    sampled = np.full(len(rows), -1, dtype=np.int32)
+    errors = dict(result.errors)
+    for number, row in enumerate(rows.tolist()):
+        if row in place:
+            sampled[number] = result.sampled[place[row]]
+        else:
+            errors.setdefault(row, RuntimeError("the device's result lacks it"))
+    return StepResult(result.step, rows.astype(np.int32), sampled, errors, result.logprobs)

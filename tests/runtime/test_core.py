@@ -14,6 +14,7 @@ from kvproof.runtime.api import (
     RequestOutput,
 )
 from kvproof.runtime.fake import FakeRunner, expected_tokens
+from kvproof.runtime.protocols import StepResult
 from kvproof.runtime.sampling_params import SamplingParams
 
 from .harness import SIZE, Bench
@@ -298,6 +299,35 @@ def test_a_launch_that_fails_ends_the_requests_of_that_step() -> None:
     bench.add("b", 5)
     bench.run()
     bench.assert_undisturbed("b", [11] * 5, 4)
+
+
+def test_tokens_are_delivered_by_row_whatever_the_order_of_the_result() -> None:
+    class Shuffled(FakeRunner):
+        def collect(self, step: int, timeout: float | None = None) -> StepResult:
+            result = super().collect(step, timeout)
+            return result._replace(rows=result.rows[::-1], sampled=result.sampled[::-1])
+
+    bench = Bench(runner=Shuffled(16, SIZE, manual=True))
+    for name in "abc":
+        bench.add(name, 4)
+    bench.run()
+    for number, name in enumerate("abc"):
+        bench.assert_undisturbed(name, [10 + number] * 4, 4)
+
+
+def test_a_row_that_the_result_lacks_has_failed() -> None:
+    class Forgetful(FakeRunner):
+        def collect(self, step: int, timeout: float | None = None) -> StepResult:
+            result = super().collect(step, timeout)
+            return result._replace(rows=result.rows[:1], sampled=result.sampled[:1])
+
+    bench = Bench(runner=Forgetful(16, SIZE, manual=True))
+    bench.add("a", 4)
+    lost = bench.add("b", 4)
+    bench.run()
+    bench.assert_undisturbed("a", [10] * 4, 4)
+    assert lost.finish is FinishReason.ERROR
+    assert "lacks it" in str(lost.outputs[-1].error)
 
 
 # --- what is refused ------------------------------------------------------------------------------
