@@ -125,7 +125,8 @@ def promises_of(instance: Instance) -> Iterator[Promise]:
             (STEPS, TRANSFERS, LEASES, LOOP),
         )
     if instance.has(Feature.DEADLINES):
-        states = [WAITING_FOR_REMOTE_KVS] if instance.has(Feature.LOADS) else []
+        loads = instance.transfers > 0 and instance.has(Feature.LOADS)
+        states = [WAITING_FOR_REMOTE_KVS] if loads else []
         if not instance.has(Feature.PAUSE):  # these clocks stand still while paused
             kinds = {
                 Feature.SESSIONS: WAITING_FOR_STREAMING_REQ,

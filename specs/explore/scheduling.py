@@ -97,8 +97,15 @@ def lacks_blocks(w: World, r: int) -> Value:
 
 
 def wants_blocks(w: World, r: int) -> Value:
-    """It waits for admission, or for a block to go on."""
-    return ex.either(admissible(w.state.requests[r]), lacks_blocks(w, r))
+    """It waits for an admission that the engine's mode allows, or for a block to go on."""
+    s = w.state
+    starts = w.value(w.declaration.function("gates", "starts_work"), e=s.e)
+    finishes = w.value(w.declaration.function("gates", "finishes_work"), e=s.e)
+    return ex.either(
+        ex.both(s.requests[r].state == WAITING, starts),
+        ex.both(s.requests[r].state == PREEMPTED, finishes),
+        lacks_blocks(w, r),
+    )
 
 
 def require_turn(w: World, r: int) -> None:
