@@ -142,7 +142,8 @@ def event_named(machine: str, name: str) -> int:
 def _member(table: Table, kind: str, name: str) -> int:
     known = getattr(table, kind)
     if name.upper() not in known.__members__:
-        names = ", ".join(each.lower() for each in known.__members__)
+        # As the tables print them: states in capitals, events small.
+        names = ", ".join(each.lower() if kind == "events" else each for each in known.__members__)
         raise KeyError(f"the {table.name} machine has no {kind[:-1]} {name!r}; it has {names}")
     return int(known[name.upper()])
 

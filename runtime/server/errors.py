@@ -41,6 +41,10 @@ _TYPES = {
     503: "service_unavailable_error",
 }
 RETRY_AFTER = 1  # seconds
+#: pydantic's type of the error for what is known but not served; its context names the field.
+UNSUPPORTED = "unsupported"
+#: pydantic's types of errors for a body that is no object at all.
+_NO_OBJECT = frozenset({"model_type", "model_attributes_type", "dict_type"})
 
 
 class ApiError(Exception):
@@ -198,14 +202,20 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """pydantic's findings as one answer: the first field named, none of its content repeated."""
     if not errors:
         return ApiError(400, "the request is not valid")
+    for error in errors:
+        if error.get("type") == UNSUPPORTED:
+            return ApiError(400, str(error["msg"]), param=error["ctx"]["param"])
     first = errors[0]
+    kind = first.get("type")
     place = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path")]
     # In a union pydantic appends its own names of the alternatives; a client knows the field.
     param = place[0] if place else None
     message = str(first.get("msg", "not valid")).removeprefix("Value error, ")
-    if first.get("type") == "json_invalid":
+    if kind == "json_invalid":
         return ApiError(400, "the body is not valid JSON")
-    if first.get("type") == "extra_forbidden":
+    if param is None and kind in _NO_OBJECT:
+        return ApiError(400, "the body must be a JSON object, sent as application/json")
+    if kind == "extra_forbidden":
         return ApiError(400, f"{param}: this server knows no such field", param=param)
     others = sorted({str(e["msg"]) for e in errors if e.get("loc", ())[1:2] == first["loc"][1:2]})
     if len(others) > 1:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..sampling_params import MAX_LOGPROBS, MAX_STOPS, SamplingParams
+from .errors import UNSUPPORTED
 
 _INT64 = 1 << 63
 _INT32 = (1 << 31) - 1
@@ -57,6 +59,12 @@ _UNSERVED: dict[str, tuple[tuple[Any, ...], str]] = {
 _PASSED_OVER = frozenset({"user", "metadata", "safety_identifier", "service_tier"})
 
 
+def unsupported(name: str, why: str) -> PydanticCustomError:
+    """The refusal of what this server does not serve; `from_validation` reads the name from it."""
+    told: dict[str, Any] = {"param": name, "why": why}
+    return PydanticCustomError(UNSUPPORTED, "{param} is not supported: {why}", told)
+
+
 def _characters(text: str) -> str:
     """JSON can spell half of a surrogate pair, which is no character and has no bytes."""
     try:
@@ -87,7 +95,7 @@ class Body(BaseModel):
                 neutral, why = _UNSERVED[name]
                 same = any(type(value) is type(one) and value == one for one in neutral)
                 if value is not None and not same:
-                    raise ValueError(f"{name} is not supported: {why}")
+                    raise unsupported(name, why)
             elif name not in _PASSED_OVER:
                 kept[name] = value  # refused as unknown
         return kept
@@ -184,6 +192,14 @@ class TextPart(Body):
 
     type: Literal["text"]
     text: Text
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if kind in ("image_url", "input_audio", "video_url", "audio_url", "file", "refusal"):
+            raise unsupported(kind, "text alone is served")
+        return data
 
 
 class Message(Body):

@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Callable, Generator
+from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
@@ -27,22 +28,24 @@ def serve(
     engine: ServedEngine,
     tokenizer: Tokenizer,
     config: ServerConfig,
-    ready: Callable[[str], None] | None = None,
+    listening: socket.socket,
+    tell: Callable[[str], None],
 ) -> None:
-    """Serve until a signal comes; the engine is shut down when this returns.
+    """Serve on a socket of `listen` until a signal comes; then the engine is shut down.
 
-    `ready` is called with the server's URL once it answers. Raises OSError when the address is
-    not to be had.
+    The socket is taken before the engine is made, so that an address that is not to be had is
+    known before a model is loaded. `tell` is called with a line for people: the URL, once the
+    server answers; and at a signal, what is waited for.
     """
-    listening = listen(config.host, config.port)
     host, port = listening.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     app = create_app(engine, tokenizer, config)
-    asyncio.run(_serve(app, engine, config, listening, lambda: ready and ready(url)))
+    tell_ready = partial(tell, f"serving {config.model_name} on {url} ")
+    asyncio.run(_serve(app, engine, config, listening, tell, tell_ready))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises OSError."""
+    """A socket bound to the address; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -77,15 +80,24 @@ async def _serve(
     engine: ServedEngine,
     config: ServerConfig,
     listening: socket.socket,
-    ready: Callable[[], object],
+    tell: Callable[[str], None],
+    tell_ready: Callable[[], None],
 ) -> None:
-    server = ReadyServer(uvicorn_config(app, config), ready)
+    server = ReadyServer(uvicorn_config(app, config), tell_ready)
     loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
 
     def stop() -> None:
         # Whoever asks twice does not want to wait.
         drain = config.drain and not stopping
+        live = len(app.state.front.live)
+        if drain and live:
+            tell(
+                f"stopping once the live requests ({live}) have ended, "
+                f"after {config.drain_timeout:g} s at the latest; a second signal aborts them"
+            )
+        else:
+            tell("stopping")
         stopping.append(loop.create_task(_stop(app.state.front, engine, server, config, drain)))
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,8 @@
 """`/v1/sessions`: a session over a WebSocket, one JSON object a message.
 
 The first message is `open` or `resume`; then `chunk`, `close` or `abort`. A message that is wrong
-is answered with an `error` event and changes nothing: the socket stays open.
+is answered with an `error` event and changes nothing. The socket stays open, unless it was the
+first: without a session there is nothing to talk about.
 """
 
 from __future__ import annotations
@@ -46,14 +47,17 @@ async def _serve(line: _Line, known: Sessions) -> None:
     try:
         async with asyncio.timeout(front.config.header_timeout):
             first = await line.receive()
-        if first.get("type") == "resume":
-            resume = _parsed(ResumeMessage, first)
-            session = known.find(tenant, resume.session)
-            cursor = resume.after + 1
-        else:
-            message = _parsed(OpenMessage, first)
-            check_model(front, message.model)
-            session = await known.open(tenant, message)
+        match first.get("type"):
+            case "resume":
+                resume = _parsed(ResumeMessage, first)
+                session = known.find(tenant, resume.session)
+                cursor = resume.after + 1
+            case "open":
+                message = _parsed(OpenMessage, first)
+                check_model(front, message.model)
+                session = await known.open(tenant, message)
+            case _:
+                raise ApiError(400, "type: the first message is open or resume", param="type")
     except Exception as error:
         if isinstance(error, (WebSocketDisconnect, OSError, TimeoutError)):
             raise
@@ -96,12 +100,17 @@ async def _hear(line: _Line, session: Session) -> None:
     while True:
         try:
             message = await line.receive()
-            if message.get("type") == "chunk":
-                await session.chunk(_parsed(ChunkMessage, message))
-            elif _parsed(EndMessage, message).type == "close":
-                await session.close_input()
-            else:
-                await session.abort()
+            match message.get("type"):
+                case "chunk":
+                    await session.chunk(_parsed(ChunkMessage, message))
+                case "close":
+                    _parsed(EndMessage, message)
+                    await session.close_input()
+                case "abort":
+                    _parsed(EndMessage, message)
+                    await session.abort()
+                case _:
+                    raise ApiError(400, "type: it is chunk, close or abort", param="type")
         except (WebSocketDisconnect, OSError, TimeoutError):
             raise
         except Exception as error:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ...runtime.model import zoo
-from ...runtime.model.errors import ModelError
+from ...runtime.model.errors import FetchError, ModelError
 from . import exits
 
 command = typer.Typer(
@@ -28,9 +28,12 @@ def _told() -> Iterator[None]:
     """An error that the user can do something about is a line, not a traceback."""
     try:
         yield
-    except (ModelError, FileExistsError) as error:
+    except FetchError as error:
         typer.echo(f"kvproof model: {error}", err=True)
         raise typer.Exit(exits.FAILED) from error
+    except (ModelError, FileExistsError) as error:
+        typer.echo(f"kvproof model: {error}", err=True)
+        raise typer.Exit(exits.USAGE) from error
 
 
 @command.command("fetch")

@@ -84,7 +84,7 @@ def command(
     """Serve MODEL with OpenAI's API; Ctrl-C or SIGTERM ends it in good order."""
     from ...runtime.model.errors import ModelError
     from ...runtime.pretrained import EngineOptions, load_engine
-    from ...runtime.server.run import serve
+    from ...runtime.server.run import listen, serve
     from ...runtime.server.settings import ServerConfig, ServerConfigError
 
     if test_connector_delay and not host_tier_gb:
@@ -112,6 +112,16 @@ def command(
         )
     except ServerConfigError as error:
         raise typer.BadParameter(str(error)) from error
+    # Before the model is loaded: an address that is taken should not cost a minute to find out.
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        typer.echo(
+            f"kvproof serve: {host}:{port}: {error.strerror or error}; "
+            f"choose another --port (0 takes a free one) or --host",
+            err=True,
+        )
+        return exits.FAILED
     try:
         options = EngineOptions(
             dtype=dtype,
@@ -130,18 +140,12 @@ def command(
         )
         engine = load_engine(model, options)
     except (ModelError, MemoryError, ValueError) as error:
+        listening.close()
         typer.echo(f"kvproof serve: {error}", err=True)
         return exits.USAGE
     config = dataclasses.replace(config, max_model_len=engine.config.max_model_len)
     engine.trace(trace)
     if test_connector_delay:
         typer.echo(f"TEST CONNECTOR: every load is delayed by {test_connector_delay:g} s", err=True)
-    try:
-        serve(
-            engine, engine.tokenizer, config, lambda url: typer.echo(f"serving {model} on {url} ")
-        )
-    except OSError as error:
-        engine.shutdown(False, 0.0)
-        typer.echo(f"kvproof serve: {host}:{port}: {error}", err=True)
-        return exits.FAILED
+    serve(engine, engine.tokenizer, config, listening, typer.echo)
     return exits.OK

@@ -71,7 +71,7 @@ def test_a_state_or_event_that_there_is_not_is_a_usage_error_that_names_those_th
     assert main(["table", option, name]) == exits.USAGE
     told = capsys.readouterr().err
     assert name in told
-    assert "preempted" in told or "preempt" in told
+    assert "PREEMPTED" in told or "preempt" in told
 
 
 def test_a_set_of_states_is_said_in_few_words() -> None:

@@ -12,6 +12,7 @@ from kvproof.runtime.model.errors import ModelFileError, UnsupportedModelError
 from kvproof.runtime.model.export import export
 from kvproof.runtime.model.load import load_model, load_tokenizer
 from kvproof.specs import cli
+from kvproof.specs.cli import exits
 
 from . import gguf_maker, tiny
 
@@ -61,7 +62,7 @@ def test_the_command_exports_a_directory(
     model = load_model(out)
     assert model.config.dtype == dtype
     assert model.config.rope_scaling is not None
-    assert cli.main([*arguments, "--json"]) == 1
+    assert cli.main([*arguments, "--json"]) == exits.USAGE
     assert "not an empty directory" in capsys.readouterr().err
 
 

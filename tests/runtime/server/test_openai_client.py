@@ -128,8 +128,10 @@ def test_what_is_not_served_is_a_bad_request_with_its_name(client, fields):
 
 def test_an_image_is_refused(client):
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
-    with pytest.raises(openai.BadRequestError):
+    with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="stub", messages=[{"role": "user", "content": [part]}])
+    assert refused.value.param == "image_url"
+    assert "image_url is not supported: text alone is served" in refused.value.message
 
 
 def test_a_prompt_that_is_too_long_has_openais_code(client):

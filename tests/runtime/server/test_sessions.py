@@ -169,6 +169,17 @@ def test_a_wrong_message_changes_nothing_and_leaves_the_socket_open(line, messag
         assert until(one, "turn")[-1]["turn"] == 1
 
 
+def test_a_message_of_an_unknown_type_is_told_which_there_are(line):
+    with line() as one:
+        say(one, {"type": "dance"})
+        assert "open or resume" in until(one, "error")[-1]["error"]["message"]
+    with line() as one:
+        say(one, opening())
+        until(one, "turn")
+        say(one, {"type": "dance"})
+        assert "chunk, close or abort" in until(one, "error")[-1]["error"]["message"]
+
+
 def test_a_chunk_after_close_is_refused_by_the_engines_own_words(served, line):
     served.engine.frozen.set()
     with line() as one:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from kvproof.specs import cli
+from kvproof.specs.cli import exits
 from websockets.sync.client import connect
 
 from .fake_device import expected
@@ -28,7 +31,7 @@ def process():
             [*command, mode, str(drain_timeout)], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
         running.append(made)
-        return made, made.stdout.readline().strip()
+        return made, made.stdout.readline().split()[-1]
 
     yield start
     for made in running:
@@ -83,7 +86,9 @@ def test_drain_lets_streams_end_and_answers_new_work_with_503(process):
     reader.join()
     assert reader.reason == "length"
     assert reader.tokens == expected(PROMPT, 200)
-    assert ended(made).endswith("left: []\n")
+    told = ended(made)
+    assert "stopping once the live requests (1) have ended, after 30 s at the latest" in told
+    assert told.endswith("left: []\n")
 
 
 def test_abort_ends_streams_at_once_with_reason_abort(process):
@@ -121,9 +126,9 @@ def test_a_load_in_flight_and_a_parked_session_do_not_keep_it(process, mode):
         while client.get("/debug/holds").json()["holds"]:
             pass
         assert client.post("/reset_prefix_cache").json()["success"]
-    with connect(url.replace("http", "ws", 1) + "/v1/sessions") as socket:
-        socket.send(json.dumps({"type": "open", "prompt": "abc", "max_tokens": 2}))
-        while json.loads(socket.recv())["type"] != "turn":
+    with connect(url.replace("http", "ws", 1) + "/v1/sessions") as line:
+        line.send(json.dumps({"type": "open", "prompt": "abc", "max_tokens": 2}))
+        while json.loads(line.recv())["type"] != "turn":
             pass
         begun = threading.Event()
         reader = Reader(url, 5, begun)
@@ -132,7 +137,7 @@ def test_a_load_in_flight_and_a_parked_session_do_not_keep_it(process, mode):
             while "LOAD" not in kinds:
                 kinds = {one["kind"] for one in client.get("/debug/holds").json()["holds"]}
         made.send_signal(signal.SIGTERM)
-        last = json.loads(socket.recv())
+        last = json.loads(line.recv())
         assert last["type"] == "ended"
     reader.join()
     assert reader.reason == ("length" if mode == "drain" else "abort")
@@ -142,4 +147,11 @@ def test_a_load_in_flight_and_a_parked_session_do_not_keep_it(process, mode):
 def test_ctrl_c_is_the_same_as_sigterm(process):
     made, _ = process("drain")
     made.send_signal(signal.SIGINT)
-    assert ended(made).endswith("left: []\n")
+    assert ended(made) == "stopping\nleft: []\n"
+
+
+def test_an_address_that_is_taken_is_said_before_a_model_is_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert cli.main(["serve", "no-model-of-this-name", "--port", port]) == exits.FAILED
+    assert f"127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
