@@ -1,7 +1,8 @@
 """Asks both sides in alternating rounds, each in a process of its own, and puts ratios together.
 
-The machine is noisy: only what was measured seconds apart is compared. The figure is the median of
-the rounds' medians; the ratio is the median of the rounds' ratios, its spread beside it.
+The machine is noisy: only what was measured seconds apart is compared, and the sides take turns in
+going first. The figure is the median of the rounds' medians; the ratio is the median of the
+rounds' ratios; the lowest and the highest stand beside both.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .scenarios import Scenario, as_line
+from .scenarios import ANSWER, Scenario, as_line
 
 
 class SideError(Exception):
@@ -27,12 +29,17 @@ class Side:
 
     def __init__(self, name: str, python: str, module: str) -> None:
         self.name = name
-        code = f"from kvproof.specs.bench import {module} as side; side.serve(side.measure)"
+        code = (
+            f"from kvproof.specs.bench import {module}, scenarios\n"
+            f"scenarios.serve({module}.measure)"
+        )
+        # A file, because a pipe that nobody reads fills and stops the process.
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the side
         self._process = subprocess.Popen(
             [python, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             text=True,
         )
 
@@ -47,17 +54,19 @@ class Side:
         except BrokenPipeError:
             pass  # said by what it printed
         for line in process.stdout:
-            if line.startswith("["):
-                found: list[float] = json.loads(line)
+            if line.startswith(ANSWER):
+                found: list[float] = json.loads(line[len(ANSWER) :])
                 return found
-        assert process.stderr is not None
-        said = "".join(process.stderr.readlines()[-15:])
+        process.wait()
+        self._said.seek(0)
+        said = "".join(self._said.readlines()[-15:])
         raise SideError(f"{self.name} ended:\n{said}")
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
         self._process.communicate()
+        self._said.close()
 
 
 @dataclass
@@ -74,6 +83,15 @@ class Figure:
         ours, theirs = self.rounds.values()
         return [a / b for a, b in zip(ours, theirs, strict=True)]
 
+    def spread(self, side: str) -> tuple[float, float, float]:
+        """Median, lowest and highest of a side's rounds, in microseconds."""
+        return _spread(self.rounds[side])
+
+    def ratio(self) -> tuple[float, float, float] | None:
+        """Median, lowest and highest of the ratios; None when there is no other side."""
+        ratios = self.ratios()
+        return _spread(ratios) if ratios else None
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON. Microseconds."""
         found: dict[str, Any] = {
@@ -81,10 +99,13 @@ class Figure:
             "unit": self.scenario.unit,
             "rounds": {name: [round(v, 3) for v in each] for name, each in self.rounds.items()},
         }
-        if ratios := self.ratios():
-            found["ratio"] = round(statistics.median(ratios), 4)
-            found["ratio_spread"] = [round(min(ratios), 4), round(max(ratios), 4)]
+        if ratio := self.ratio():
+            found["ratio"], *found["ratio_spread"] = (round(value, 4) for value in ratio)
         return found
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    return statistics.median(values), min(values), max(values)
 
 
 def compare(
@@ -94,14 +115,16 @@ def compare(
 
     Raises SideError.
     """
-    sides = [Side("kvproof", sys.executable, "ours")]
+    wanted = [("kvproof", sys.executable, "ours")]
     if vllm is not None:
-        sides.append(Side("vllm", str(vllm), "theirs"))
+        wanted.append(("vllm", str(vllm), "theirs"))
+    sides: list[Side] = []
     try:
+        sides.extend(Side(*each) for each in wanted)
         for scenario in scenarios:
             figure = Figure(scenario, {side.name: [] for side in sides})
-            for _ in range(rounds):
-                for side in sides:
+            for number in range(rounds):
+                for side in sides if number % 2 == 0 else sides[::-1]:
                     median = statistics.median(side.samples(scenario))
                     figure.rounds[side.name].append(median)
             yield figure

@@ -11,18 +11,14 @@ import numpy as np
 
 from ...runtime.api import EngineConfig, RequestOutput
 from ...runtime.engine import EngineCore
-from ...runtime.protocols import (
-    Int32Array,
-    StepBatch,
-    StepResult,
-    TransferSignal,
-)
+from ...runtime.protocols import Int32Array, StepBatch, StepResult, TransferSignal
 from ...runtime.sampling_params import SamplingParams
-from .scenarios import BLOCK_SIZE, MODEL_LENGTH, Scenario, prompts, serve
+from .scenarios import BLOCK_SIZE, MAX_TOKENS, MODEL_LENGTH, SAMPLED, STOP, Scenario, prompts
 
-GREEDY = SamplingParams(max_tokens=None, temperature=0.0)
-EOS = 2
-TOKEN = 5
+GREEDY, ONE_TOKEN = (
+    SamplingParams(max_tokens=most, temperature=0.0, stop_token_ids=(STOP,))
+    for most in (MAX_TOKENS, 1)
+)
 
 
 class NoStorage:
@@ -43,6 +39,7 @@ class NoDevice:
 
     def __init__(self) -> None:
         self.kv = NoStorage()
+        self.seconds = 0.0  # spent on making answers: a device's work, not a scheduler's
         self._batches: dict[int, StepBatch] = {}
 
     def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
@@ -58,9 +55,12 @@ class NoDevice:
         return True
 
     def collect(self, step: int, timeout: float | None = None) -> StepResult:
+        start = time.thread_time()
         batch = self._batches.pop(step)
-        sampled = np.where(batch.samples, np.int32(TOKEN), np.int32(-1))
-        return StepResult(step, batch.rows, sampled)
+        sampled = np.where(batch.samples, np.int32(SAMPLED), np.int32(-1))
+        result = StepResult(step, batch.rows, sampled)
+        self.seconds += time.thread_time() - start
+        return result
 
     def release_weights(self, level: int) -> None: ...
     def restore_weights(self) -> None: ...
@@ -68,7 +68,7 @@ class NoDevice:
 
 
 class SilentTier:
-    """Has every key, and never answers a load."""
+    """Has every key, so that nothing is stored, and never answers a load."""
 
     def lookup(self, keys: Sequence[bytes]) -> int:
         return len(keys)
@@ -97,60 +97,67 @@ class Client:
         self.outputs.append(output)
 
 
-def engine(scenario: Scenario, running: int, blocks: int, tier: bool = False) -> EngineCore:
-    """A core large enough that nothing is short, with vLLM's default hash."""
-    config = EngineConfig(
-        num_blocks=blocks,
-        block_size=BLOCK_SIZE,
-        max_num_seqs=running,
-        max_batched_tokens=max(8192, running * scenario.prompt + running),
-        max_model_len=MODEL_LENGTH,
-        steps_in_flight=scenario.depth,
-        hash_algorithm="sha256",
-        load_deadline=1e9,
-        transfer_lease=1e9,
-    )
-    return EngineCore(config, NoDevice(), SilentTier() if tier else None, eos_token_ids=(EOS,))
+class Ours:
+    """One core, large enough that nothing is short, with vLLM's default hash."""
 
+    def __init__(self, scenario: Scenario, running: int, blocks: int, tier: bool = False) -> None:
+        config = EngineConfig(
+            num_blocks=blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=running,
+            max_batched_tokens=max(8192, running * scenario.prompt + running),
+            max_model_len=MODEL_LENGTH,
+            steps_in_flight=scenario.depth,
+            hash_algorithm="sha256",
+            load_deadline=1e9,
+            transfer_lease=1e9,
+        )
+        self.device = NoDevice()
+        self.core = EngineCore(config, self.device, SilentTier() if tier else None)
+        self.client = Client()
+        self.depth = scenario.depth
 
-def add(core: EngineCore, name: str, tokens: list[int], client: Client) -> None:
-    """A greedy request."""
-    core.add_request(name, tokens, GREEDY, on_output=client)
+    def add(self, name: str, tokens: list[int], one_token: bool = False) -> None:
+        """A greedy request."""
+        params = ONE_TOKEN if one_token else GREEDY
+        self.core.add_request(name, tokens, params, on_output=self.client)
 
+    def step(self) -> None:
+        """What the engine's loop does in one turn: what is due, a launch, the oldest result."""
+        self.core.tick()
+        self.core.launch_step()
+        self.core.finish_step()
 
-def decode_steps(core: EngineCore, samples: int, depth: int) -> list[float]:
-    """Seconds of each of so many steps, from planning to the clients."""
-    while core.in_flight < depth - 1:
-        core.launch_step()
-    seconds = []
-    for _ in range(samples):
-        start = time.thread_time()
-        core.tick()
-        core.launch_step()
-        core.finish_step()
-        seconds.append(time.thread_time() - start)
-    return seconds
+    def steps(self, samples: int) -> list[float]:
+        """Seconds of each of so many steps; making the device's answer does not count."""
+        while self.core.in_flight < self.depth - 1:
+            self.core.launch_step()
+        seconds = []
+        for _ in range(samples):
+            answers = self.device.seconds
+            start = time.thread_time()
+            self.step()
+            seconds.append(time.thread_time() - start - (self.device.seconds - answers))
+        return seconds
 
 
 def decode(scenario: Scenario) -> list[float]:
     """A step of that many running requests."""
-    core, client = _running(scenario, scenario.requests)
-    seconds = decode_steps(core, scenario.samples, scenario.depth)
-    assert len(core.lifecycle.running) == scenario.requests
-    assert len(client.outputs) >= scenario.requests * scenario.samples
+    ours = _running(scenario, scenario.requests)
+    seconds = ours.steps(scenario.samples)
+    assert len(ours.core.lifecycle.running) == scenario.requests
+    assert len(ours.client.outputs) >= scenario.requests * scenario.samples
     return seconds
 
 
-def _running(scenario: Scenario, number: int) -> tuple[EngineCore, Client]:
+def _running(scenario: Scenario, number: int) -> Ours:
     length = scenario.prompt + scenario.samples + 32
-    core = engine(scenario, number, number * (length // BLOCK_SIZE + 2))
-    client = Client()
+    ours = Ours(scenario, number, number * (length // BLOCK_SIZE + 2))
     for row, tokens in enumerate(prompts(scenario, number)):
-        add(core, f"r{row}", tokens, client)
-    core.launch_step()
-    core.finish_step()
-    decode_steps(core, 16, scenario.depth)
-    return core, client
+        ours.add(f"r{row}", tokens)
+    ours.step()
+    ours.steps(16)
+    return ours
 
 
 def admit(scenario: Scenario) -> list[float]:
@@ -158,54 +165,42 @@ def admit(scenario: Scenario) -> list[float]:
     number = scenario.requests
     seconds = []
     for sample in range(scenario.samples):
-        core = engine(scenario, number, number * (scenario.prompt // BLOCK_SIZE + 4))
-        client = Client()
+        ours = Ours(scenario, number, number * (scenario.prompt // BLOCK_SIZE + 4))
+        core = ours.core
         given = prompts(scenario, number)
         if scenario.hit:
             for row, tokens in enumerate(given):
-                core.add_request(
-                    f"first{row}", [*tokens, 1], SamplingParams(max_tokens=1), on_output=client
-                )
+                ours.add(f"first{row}", [*tokens, 1], one_token=True)
             while core.lifecycle.live:
-                core.tick()
-                core.launch_step()
-                core.finish_step()
+                ours.step()
         start = time.thread_time()
         for row, tokens in enumerate(given):
-            add(core, f"r{sample}-{row}", tokens, client)
+            ours.add(f"r{sample}-{row}", tokens)
         core.tick()
         core.launch_step()
         seconds.append(time.thread_time() - start)
         assert len(core.lifecycle.running) == number
+        assert (core.stats().prefix_hits > 0) == scenario.hit
         core.finish_step()
     return seconds
 
 
 def blocked(scenario: Scenario) -> list[float]:
     """A step of eight running requests beside those that wait for their load."""
-    core = engine(scenario, 9, 8 * 40 + scenario.requests * 8, tier=True)
-    client = Client()
+    ours = Ours(scenario, 9, 8 * 40 + scenario.requests * 8, tier=True)
+    lifecycle = ours.core.lifecycle
     for row in range(8):
         # Less than a block: there is nothing to load.
-        add(core, f"running{row}", [10 + row] * (BLOCK_SIZE - 1), client)
-    core.tick()
-    core.launch_step()
-    core.finish_step()
-    assert core.transfers is not None
-    core.transfers.connector.lookup = lambda keys: 0  # type: ignore[method-assign]
-    for _ in range(2):
-        core.launch_step()
-        core.finish_step()
-    core.transfers.connector.lookup = len  # type: ignore[method-assign, assignment]
+        ours.add(f"running{row}", [10 + row] * (BLOCK_SIZE - 1))
+    for _ in range(3):
+        ours.step()
     for row, tokens in enumerate(prompts(scenario, scenario.requests)):
-        add(core, f"blocked{row}", tokens, client)
-    while len(core.lifecycle.waiting):
-        core.tick()
-        core.launch_step()
-        core.finish_step()
-    assert len(core.lifecycle.loading_rows) == scenario.requests
-    seconds = decode_steps(core, scenario.samples, 1)
-    assert len(core.lifecycle.running) == 8
+        ours.add(f"blocked{row}", tokens)
+    while len(lifecycle.waiting):
+        ours.step()
+    assert len(lifecycle.loading_rows) == scenario.requests
+    seconds = ours.steps(scenario.samples)
+    assert len(lifecycle.running) == 8
     return seconds
 
 
@@ -213,9 +208,9 @@ def reset(scenario: Scenario) -> list[float]:
     """Everybody is preempted and everything forgotten."""
     seconds = []
     for _ in range(scenario.samples):
-        core, _client = _running(scenario, scenario.requests)
+        ours = _running(scenario, scenario.requests)
         start = time.thread_time()
-        result = core.reset_prefix_cache(reset_running_requests=True).result(0)
+        result = ours.core.reset_prefix_cache(reset_running_requests=True).result(0)
         seconds.append(time.thread_time() - start)
         assert result.success
     return seconds
@@ -232,7 +227,3 @@ def measure(scenario: Scenario) -> list[float]:
         return MEASURES[scenario.name](scenario)
     finally:
         gc.enable()
-
-
-if __name__ == "__main__":
-    serve(measure)

@@ -3,8 +3,8 @@
 A side is a process that reads one scenario as a JSON line and answers with one line: its samples
 in microseconds of processor time of its one thread, which neighbours on the machine disturb less
 than the clock. All that a scheduler does for a step is counted: planning, admission, growth,
-appending what was sampled, every stop check, one delivered output for each request. The device,
-detokenising and HTTP are not.
+appending what was sampled, every stop check, one delivered output for each request. Not counted
+on either side: sampling parameters, made once; the device and its answer; detokenising; HTTP.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 BLOCK_SIZE = 16
 MODEL_LENGTH = 2048
+#: Every request is greedy, may sample so many tokens, and stops at a token that never comes.
+MAX_TOKENS = 1500
+STOP = 2
+SAMPLED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ SCENARIOS = (
     Scenario("reset", 256, prompt=1024, samples=2),
 )
 
+#: What a line begins with that is an answer, and no warning of a library's.
+ANSWER = "samples "
+
 Measure = Callable[[Scenario], list[float]]
 
 
@@ -72,7 +78,7 @@ def serve(measure: Measure) -> None:
         scenario = Scenario(**json.loads(line))
         divisor = scenario.requests if scenario.per_request else 1
         samples = [seconds / divisor * 1e6 for seconds in measure(scenario)]
-        sys.stdout.write(json.dumps(samples) + "\n")
+        sys.stdout.write(ANSWER + json.dumps(samples) + "\n")
         sys.stdout.flush()
 
 
@@ -82,13 +88,8 @@ def as_line(scenario: Scenario) -> str:
 
 
 def prompts(scenario: Scenario, number: int) -> list[list[int]]:
-    """That many prompts, each its own; lists of ints, as tokenizers give them."""
+    """That many prompts, lists of ints; no two begin with the same block."""
     return [
-        [(7 * row + place) % 900 + 10 for place in range(scenario.prompt)] for row in range(number)
+        [(7 * row + place) % 30_000 + 10 for place in range(scenario.prompt)]
+        for row in range(number)
     ]
-
-
-def no_side(message: str) -> Any:
-    """End a side with an error that its parent shows."""
-    sys.stderr.write(message + "\n")
-    raise SystemExit(1)

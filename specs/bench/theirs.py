@@ -7,9 +7,7 @@ import time
 from typing import Any
 
 from ..fuzz.targets.vllm_environment import configurations
-from .scenarios import BLOCK_SIZE, MODEL_LENGTH, Scenario, prompts, serve
-
-TOKEN = 5
+from .scenarios import BLOCK_SIZE, MAX_TOKENS, MODEL_LENGTH, SAMPLED, STOP, Scenario, prompts
 
 
 class Vllm:
@@ -17,17 +15,17 @@ class Vllm:
 
     def __init__(self, scenario: Scenario, running: int, blocks: int, mock: bool = False) -> None:
         config, kv_cache = configurations(
-            blocks,
-            BLOCK_SIZE,
-            running,
-            max(8192, running * scenario.prompt + running),
-            MODEL_LENGTH,
-            False,
-            scenario.depth > 1,
-            "mock" if mock else "none",
-            "recompute",
-            8,
-            "kvproof.specs.fuzz.targets.vllm_mock_connector",
+            blocks=blocks,
+            block_size=BLOCK_SIZE,
+            max_running=running,
+            token_budget=max(8192, running * scenario.prompt + running),
+            max_length=MODEL_LENGTH,
+            priority=False,
+            asynchronous=scenario.depth > 1,
+            connector="mock" if mock else "none",
+            fail_policy="recompute",
+            tier_blocks=8,
+            module="kvproof.specs.fuzz.targets.vllm_mock_connector",
         )
         from vllm.sampling_params import SamplingParams
         from vllm.utils.hashing import sha256
@@ -40,7 +38,11 @@ class Vllm:
 
         init_none_hash(sha256)
         self._hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
-        self._request, self._sampling, self._output = Request, SamplingParams, ModelRunnerOutput
+        self._request, self._output = Request, ModelRunnerOutput
+        self._greedy, self._one_token = (
+            SamplingParams(max_tokens=most, temperature=0.0, stop_token_ids=[STOP])
+            for most in (MAX_TOKENS, 1)
+        )
         kind = AsyncScheduler if scenario.depth > 1 else Scheduler
         self.scheduler = kind(
             config,
@@ -52,10 +54,12 @@ class Vllm:
         )
         self.depth = scenario.depth
         self.flying: list[Any] = []
+        self.delivered = 0  # outputs for clients
+        self._answered = 0.0  # when the device's answer was there, by the thread's time
 
-    def add(self, name: str, tokens: list[int], most: int = 1500) -> None:
+    def add(self, name: str, tokens: list[int], one_token: bool = False) -> None:
         """A greedy request, made and hashed as its front end and core do."""
-        parameters = self._sampling(max_tokens=most, temperature=0.0, stop_token_ids=[2])
+        parameters = self._one_token if one_token else self._greedy
         request = self._request(
             name, tokens, parameters, None, arrival_time=time.time(), block_hasher=self._hasher
         )
@@ -65,8 +69,8 @@ class Vllm:
         """Schedule a step."""
         self.flying.append(self.scheduler.schedule())
 
-    def finish(self) -> int:
-        """Process the oldest step's output; how many outputs there are for clients."""
+    def finish(self) -> None:
+        """Process the oldest step's output."""
         output = self.flying.pop(0)
         names = list(output.num_scheduled_tokens)
         requests = self.scheduler.requests
@@ -76,15 +80,15 @@ class Vllm:
             # The asynchronous scheduler counts the sampled token already.
             known = request.num_tokens + (request.num_output_placeholders if self.depth > 1 else 0)
             done = request.num_computed_tokens >= known - (1 if self.depth > 1 else 0)
-            sampled.append([TOKEN] if done else [])
+            sampled.append([SAMPLED] if done else [])
         result = self._output(
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,
         )
-        self._start = time.thread_time()
+        self._answered = time.thread_time()
         told = self.scheduler.update_from_output(output, result)
-        return sum(len(outputs.outputs) for outputs in told.values())
+        self.delivered += sum(len(outputs.outputs) for outputs in told.values())
 
     def steps(self, samples: int) -> list[float]:
         """Seconds of each of so many steps; making the device's answer does not count."""
@@ -96,7 +100,7 @@ class Vllm:
             self.launch()
             launched = time.thread_time() - start
             self.finish()
-            seconds.append(launched + time.thread_time() - self._start)
+            seconds.append(launched + time.thread_time() - self._answered)
         return seconds
 
 
@@ -105,6 +109,7 @@ def decode(scenario: Scenario) -> list[float]:
     vllm = _running(scenario, scenario.requests)
     seconds = vllm.steps(scenario.samples)
     assert len(vllm.scheduler.running) == scenario.requests
+    assert vllm.delivered >= scenario.requests * scenario.samples
     return seconds
 
 
@@ -128,7 +133,7 @@ def admit(scenario: Scenario) -> list[float]:
         given = prompts(scenario, number)
         if scenario.hit:
             for row, tokens in enumerate(given):
-                vllm.add(f"first{row}", [*tokens, 1], most=1)
+                vllm.add(f"first{row}", [*tokens, 1], one_token=True)
             while vllm.scheduler.requests:
                 vllm.launch()
                 vllm.finish()
@@ -188,7 +193,3 @@ def measure(scenario: Scenario) -> list[float]:
         return MEASURES[scenario.name](scenario)
     finally:
         gc.enable()
-
-
-if __name__ == "__main__":
-    serve(measure)

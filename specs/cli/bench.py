@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +12,9 @@ from rich.table import Table
 
 from . import exits
 from .bench_model import command as model_command
+
+if TYPE_CHECKING:
+    from ..bench.compare import Figure
 
 command = typer.Typer(add_completion=False, no_args_is_help=True, help="Benchmarks.")
 command.command("model")(model_command)
@@ -33,28 +35,40 @@ def scheduler(
     if vllm is not None and not vllm.exists():
         raise typer.BadParameter(f"{vllm} does not exist", param_hint="--vllm")
     console = Console(stderr=as_json)
-    found: list[dict[str, Any]] = []
+    found: list[Figure] = []
     try:
         with console.status("measuring") as status:
             for figure in compare(SCENARIOS, rounds, vllm):
-                found.append(figure.as_dict())
+                found.append(figure)
                 status.update(f"{len(found)} of {len(SCENARIOS)} measured")
     except SideError as error:
         typer.echo(f"kvproof bench scheduler: {error}", err=True)
         return exits.FAILED
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
-        return exits.OK
-    table = Table("what", "unit", "kvproof", "vllm", "ratio")
-    for one in found:
-        medians = {name: statistics.median(each) for name, each in one["rounds"].items()}
-        low, high = one.get("ratio_spread", (0, 0))
-        table.add_row(
-            one["scenario"],
-            one["unit"],
-            f"{medians['kvproof']:.2f}",
-            f"{medians['vllm']:.2f}" if "vllm" in medians else "",
-            f"{one['ratio']:.3f} ({low:.3f}–{high:.3f})" if "ratio" in one else "",
-        )
-    console.print(table)
+        typer.echo(json.dumps([figure.as_dict() for figure in found], indent=2))
+    else:
+        _print(console, found)
     return exits.OK
+
+
+def _print(console: Console, figures: list[Figure]) -> None:
+    table = Table("what", "unit", title="median (lowest–highest) of the rounds")
+    sides = list(figures[0].rounds)
+    for side in sides:
+        table.add_column(side, justify="right")
+    if len(sides) > 1:
+        table.add_column(" / ".join(sides), justify="right")
+    for figure in figures:
+        cells = [_cell(figure.spread(side)) for side in sides]
+        if ratio := figure.ratio():
+            cells.append(_cell(ratio))
+        table.add_row(figure.scenario.title, figure.scenario.unit, *cells)
+    console.print(table)
+
+
+def _cell(spread: tuple[float, float, float]) -> str:
+    """Three significant digits of each."""
+    median, lowest, highest = (
+        f"{value:,.3g}" if value < 1000 else f"{value:,.0f}" for value in spread
+    )
+    return f"{median} ({lowest}–{highest})"
