@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import BatchView, Int64Array, some
+from .columns import BatchView, Int64Array, every, some
 from .lifecycle import LaunchedStep, Lifecycle
 from .protocols import PREVIOUS_SAMPLE, Int32Array, StepBatch
 
@@ -15,8 +15,10 @@ class BatchBuilder:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._rows: Int64Array | None = None
-        self._version = -1
         self._rows32: Int32Array = np.zeros(0, dtype=np.int32)
+        #: The tables are those of these rows at that version of the holds.
+        self._tables_of: Int64Array | None = None
+        self._version = -1
         self._tables: Int32Array = np.zeros((0, 0), dtype=np.int32)
 
     def build(self, launched: LaunchedStep) -> StepBatch:
@@ -26,8 +28,8 @@ class BatchBuilder:
         """
         rows, starts, counts = launched.rows, launched.starts, launched.counts
         if rows is not self._rows:
-            self._rows32 = rows.astype(np.int32)
-        if rows is not self._rows or self._version != self._lifecycle.holds_version:
+            self._rows, self._rows32 = rows, rows.astype(np.int32)
+        if rows is not self._tables_of or self._version != self._lifecycle.holds_version:
             self._copy_tables(launched)
         return StepBatch(
             launched.step,
@@ -41,14 +43,20 @@ class BatchBuilder:
 
     def _copy_tables(self, launched: LaunchedStep) -> None:
         size = self._lifecycle.block_size
-        needed = (launched.starts + launched.counts + (size - 1)) // size
+        needed = (launched.ends + (size - 1)) // size
         width = max(needed.tolist())
         self._tables = self._lifecycle.view.tables[launched.rows, :width]
-        self._rows, self._version = launched.rows, self._lifecycle.holds_version
+        self._tables_of, self._version = launched.rows, self._lifecycle.holds_version
         if some(needed < launched.covered):
             # A hold may cover more than this step touches, and the next step another part of it.
             self._tables[np.arange(width) >= needed[:, None]] = -1
-            self._rows = None
+            self._tables_of = None
+
+    def in_order(self, rows: Int32Array, launched: LaunchedStep) -> bool:
+        """Whether these rows of a step's result are those that were launched, in their order."""
+        if rows is self._rows32 and launched.rows is self._rows:
+            return True
+        return len(rows) == len(launched.rows) and every(rows == launched.rows)
 
 
 def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
@@ -62,7 +70,8 @@ def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
     ends = np.cumsum(counts)
     one = counts == 1
     if some(one):
-        tokens[ends[one] - 1] = _next_tokens(view, rows[one], starts[one], known[one])
+        known_of_one = None if known is None else known[one]
+        tokens[ends[one] - 1] = _next_tokens(view, rows[one], starts[one], known_of_one)
     many = ~one
     for row, start, count, end in zip(
         rows[many].tolist(),
@@ -76,11 +85,11 @@ def _tokens(view: BatchView, launched: LaunchedStep) -> Int32Array:
 
 
 def _next_tokens(
-    view: BatchView, rows: Int64Array, positions: Int64Array, known: Int64Array
+    view: BatchView, rows: Int64Array, positions: Int64Array, known: Int64Array | None
 ) -> Int32Array:
     """One token of each row."""
-    pending = positions >= known
-    if not some(pending):
+    pending = None if known is None else positions >= known
+    if pending is None or not some(pending):
         tokens: Int32Array = view.tokens[rows, positions]
         return tokens
     # The position of a token that is still to be sampled may lie behind the columns' end.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import struct
 import time
-from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
@@ -248,17 +248,18 @@ class Clients:
                 ids = np.array(tokens, dtype=np.int32)
                 exact = tokens.ndim == 1 and np.array_equal(ids, tokens)
             else:
-                ids = np.frombuffer(array("i", tokens), dtype=np.int32)
+                # A fifth of the time of np.array, and a float or a string is an error.
+                ids = np.frombuffer(struct.pack(f"{len(tokens)}i", *tokens), dtype=np.int32)
                 exact = True
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, struct.error) as error:
             raise InvalidRequestError(f"the {what} is no list of token ids: {error}") from error
         if not exact:
             raise InvalidRequestError(f"the {what} is no flat list of token ids")
         if not ids.size:
             raise InvalidRequestError(f"the {what} is empty")
-        lowest, highest = int(ids.min()), int(ids.max())
-        if lowest < 0 or (self._vocabulary is not None and highest >= self._vocabulary):
-            wrong = lowest if lowest < 0 else highest
+        # Read as unsigned, a negative one is the highest.
+        if int(ids.view(np.uint32).max()) >= (self._vocabulary or 1 << 31):
+            wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
             raise InvalidRequestError(f"the {what} has {wrong}, which is no token of the model")
         return ids
 

@@ -217,8 +217,8 @@ class RequestEvents(LifecycleState):
         if outcome.went:
             del self._row_of[self._ids[row]]
             self._ids[row] = ""
-            self._salts[row] = self._roots[row] = b""
-            self._keys[row] = []
+            self._salts[row] = b""
+            self._chains[row] = None
             self._history[row].clear()
             self._queued[row].clear()
             self._limit[row] = 0
@@ -280,6 +280,7 @@ class RequestEvents(LifecycleState):
         self._facts[:, row] = facts_of(r)
         self._reserved += r.reserved - reserved
         self.moves += 1
+        self._disturbances += 1
         self._history[row].append((self.clock(), event, source, r.state, code))
         state = r.state
         if state != source:
@@ -363,8 +364,7 @@ class RequestEvents(LifecycleState):
         """The weights are others: every key, in every tier, starts from another root."""
         self.ledger.drop_cached()
         for row in self._row_of.values():
-            self._keys[row] = []
-            self._roots[row] = b""
+            self._chains[row] = None
 
     def _join_transfer(self, row: int, transfer: int) -> None:
         raise NotImplementedError
@@ -390,7 +390,7 @@ class RequestEvents(LifecycleState):
         x.hits = len(ids)
         x.fresh = new
         if len(ids):
-            x.fresh += len(ids) - int(np.count_nonzero(self.ledger.counts[ids]))
+            x.fresh += self.ledger.counts[ids].tolist().count(0)
         x.free = self.free_for(row)
         self._hits, self._new = ids, new
         return x

@@ -67,9 +67,9 @@ class Lifecycle(StepLanes):
 
     def resident_rows(self) -> list[int]:
         """The rows whose requests have a REQUEST hold: running in order, waiting, then blocked."""
-        covered = self.view.covered
         rows = [*self._running, *self._waiting, *self._blocked]
-        return [row for row in rows if covered[row] > 0]
+        covered = self.view.covered[rows].tolist()
+        return [row for row, held in zip(rows, covered, strict=True) if held > 0]
 
     def holds(self) -> list[Holder]:
         """Every hold: who keeps how many blocks, since when, and how it ends."""
@@ -143,10 +143,11 @@ class Lifecycle(StepLanes):
             for record in self._transfers.values()
             if transfer_refuses(record.state)
         ]
+        rows = self.resident_rows()
         requests = [
             self._request_holder(row, now)
-            for row in self.resident_rows()
-            if request_refuses(self.state_of(row), True, force)
+            for row, state in zip(rows, self.view.state[rows].tolist(), strict=True)
+            if request_refuses(state, True, force)
         ]
         return (*transfers, *requests)
 
@@ -169,11 +170,11 @@ class Lifecycle(StepLanes):
         By its own lane, because a reset of hundreds of requests must not stop the others for long.
         """
         rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
-        resident = self.view.covered
+        states, covered = self.view.state[rows].tolist(), self.view.covered[rows].tolist()
         let_go = [
             row
-            for row in rows
-            if sent_event(0, self.state_of(row), bool(resident[row] > 0)) != NO_EVENT
+            for row, state, held in zip(rows, states, covered, strict=True)
+            if sent_event(0, state, held > 0) != NO_EVENT
         ]
         blocks = self.let_go(np.array(let_go, dtype=np.int64))
         return ResetDecision((), self.ledger.release_and_forget(blocks), tuple(let_go))

@@ -1,8 +1,8 @@
-"""Which block holds which prefix: chained hashes of full blocks, and the index of what can be hit.
+"""Which block holds which prefix: the keys of full blocks, and the index of what can be hit.
 
-The hash of a block is over the hash of the block before it and its own tokens; the root of the
-chain is a digest of all that makes KV what it is (model, dtype, block size, salt, weights). So
-one key stands for a whole prefix, in every tier.
+The key of a block is the hash of all tokens up to its end, behind a root that is a digest of all
+else that makes KV what it is (model, dtype, block size, salt, weights). So one key stands for a
+whole prefix, in every tier.
 """
 
 from __future__ import annotations
@@ -10,30 +10,40 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import blake3
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-Digest = Callable[[bytes], bytes]
 
+class RunningHash(Protocol):
+    """A hash that can be read while it goes on."""
 
-def _blake3(data: bytes) -> bytes:
-    return blake3.blake3(data).digest()
+    def update(self, data: bytes, /) -> object: ...
 
-
-def _sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+    def digest(self) -> bytes: ...
 
 
 #: By name. xxh3_128 is fast but no cryptographic hash: on a device hit the tokens are compared
 #: as well. Where tenants may attack each other, choose another or give each tenant a salt.
-HASHES: dict[str, Digest] = {
-    "xxh3_128": xxhash.xxh3_128_digest,
-    "blake3": _blake3,
-    "sha256": _sha256,
+HASHES: dict[str, Callable[[bytes], RunningHash]] = {
+    "xxh3_128": xxhash.xxh3_128,
+    "blake3": blake3.blake3,
+    "sha256": hashlib.sha256,
 }
+
+
+class KeyChain:
+    """The keys of one sequence's full blocks: one running hash, read at the end of each block."""
+
+    __slots__ = ("hash", "keys", "root")
+
+    def __init__(self, root: bytes, running_hash: RunningHash) -> None:
+        self.root = root
+        self.keys: list[bytes] = []
+        self.hash = running_hash
 
 
 class BlockHasher:
@@ -42,7 +52,7 @@ class BlockHasher:
     def __init__(self, algorithm: str, model_digest: str, dtype: str, block_size: int) -> None:
         if algorithm not in HASHES:
             raise ValueError(f"hash_algorithm {algorithm!r}; known are {', '.join(HASHES)}")
-        self._digest = HASHES[algorithm]
+        self._new_hash = HASHES[algorithm]
         self.compares_tokens = algorithm == "xxh3_128"
         self.block_bytes = 4 * block_size
         self._model = (algorithm, model_digest, dtype, block_size)
@@ -52,19 +62,18 @@ class BlockHasher:
         """What a chain starts from: differs for every salt and every epoch of the weights."""
         return hashlib.sha256(repr((self._model, salt, epoch)).encode()).digest()
 
-    def extend(self, keys: list[bytes], root: bytes, tokens: bytes) -> None:
-        """Append the keys of the full blocks in `tokens`, int32 little-endian, to `keys`."""
-        digest, width = self._digest, self.block_bytes
-        parent = keys[-1] if keys else root
-        if digest is _sha256:  # written out: the call in between costs a fifth of it
-            sha256 = hashlib.sha256
-            for start in range(0, len(tokens) - width + 1, width):
-                parent = sha256(parent + tokens[start : start + width]).digest()
-                keys.append(parent)
-            return
+    def chain(self, salt: bytes, epoch: int) -> KeyChain:
+        """A sequence's chain, of no block yet."""
+        root = self.root(salt, epoch)
+        return KeyChain(root, self._new_hash(root))
+
+    def extend(self, chain: KeyChain, tokens: bytes) -> None:
+        """The sequence goes on with the full blocks in `tokens`, int32 little-endian."""
+        width = self.block_bytes
+        update, digest, append = chain.hash.update, chain.hash.digest, chain.keys.append
         for start in range(0, len(tokens) - width + 1, width):
-            parent = digest(parent + tokens[start : start + width])
-            keys.append(parent)
+            update(tokens[start : start + width])
+            append(digest())
 
 
 class PrefixIndex:
@@ -75,7 +84,7 @@ class PrefixIndex:
         self._block: dict[bytes, int] = {}
         self._key: list[bytes | None] = [None] * num_blocks
         self._parent: list[bytes | None] = [None] * num_blocks
-        self._tokens: list[bytes | None] = [None] * num_blocks
+        self._tokens: list[bytes] = [b""] * num_blocks
         #: By block, whether it can be hit.
         self.cached: npt.NDArray[np.bool_] = np.zeros(num_blocks, dtype=np.bool_)
 
@@ -100,10 +109,8 @@ class PrefixIndex:
         `keys` start behind `root`; `tokens` are those that they cover, int32 little-endian.
         """
         # All look-ups at once cost less than stopping at the first miss.
-        found = list(map(self._block.get, keys[:most]))
-        if None in found:
-            found = found[: found.index(None)]
-        blocks: list[int] = [block for block in found if block is not None]
+        found: list[Any] = list(map(self._block.get, keys[:most]))
+        blocks: list[int] = found[: found.index(None)] if None in found else found
         if self._compares and blocks:
             return self._verified(keys, root, tokens, blocks)
         return blocks
@@ -113,14 +120,16 @@ class PrefixIndex:
     ) -> list[int]:
         """The leading blocks that really hold these tokens after the same parent."""
         width = len(tokens) // len(keys)
-        parent = root
-        for number, block in enumerate(blocks):
+        held = list(map(self._tokens.__getitem__, blocks))
+        held_behind = list(map(self._parent.__getitem__, blocks))
+        parents = [root, *keys[: len(blocks) - 1]]
+        # Compared as a whole, because nearly always all of them agree.
+        if held_behind == parents and b"".join(held) == tokens[: len(blocks) * width]:
+            return blocks
+        for number, parent in enumerate(parents):
             start = number * width
-            if self._tokens[block] != tokens[start : start + width]:
+            if held_behind[number] != parent or held[number] != tokens[start : start + width]:
                 return blocks[:number]
-            if self._parent[block] != parent:
-                return blocks[:number]
-            parent = keys[number]
         return blocks
 
     def publish(self, block: int, key: bytes, parent: bytes, tokens: bytes) -> bool:
@@ -140,7 +149,8 @@ class PrefixIndex:
             key = self._key[block]
             if key is not None:
                 del self._block[key]
-                self._key[block] = self._parent[block] = self._tokens[block] = None
+                self._key[block] = self._parent[block] = None
+                self._tokens[block] = b""
                 self.cached[block] = False
 
     def clear(self) -> None:
@@ -149,5 +159,5 @@ class PrefixIndex:
         self._block.clear()
         self._key = [None] * blocks
         self._parent = [None] * blocks
-        self._tokens = [None] * blocks
+        self._tokens = [b""] * blocks
         self.cached[:] = False

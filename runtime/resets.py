@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..statemachine.reset import DONE, clears_tier, may_wait, outcome
 from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
 from .answers import answered, give
@@ -76,9 +78,8 @@ class Resets(Observed):
         decision = self.lifecycle.reset(force)
         if not decision.done:
             return self._refusal(decision, waits)
-        self._preemptions += sum(
-            self.lifecycle.state_of(row) == PREEMPTED for row in decision.let_go
-        )
+        states = self.lifecycle.view.state[list(decision.let_go)]
+        self._preemptions += int(np.count_nonzero(states == PREEMPTED))
         tiers: tuple[str, ...] = ("device",)
         cleared = True
         if clears_tier(0, connector):

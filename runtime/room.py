@@ -63,11 +63,12 @@ class Room:
         counts = self._counts[hits]
         if self._less is not None:
             counts = counts - self._less[hits]
-        return new + hits.size - int(np.count_nonzero(counts))
+        free: int = counts.tolist().count(0)
+        return new + free
 
-    def take(self, hits: Int64Array, new: int, reserve: int = 0) -> None:
+    def take(self, hits: Int64Array, new: int, fresh: int, reserve: int = 0) -> None:
         """An admission takes them; `fresh` of them were free, `reserve` more are promised."""
-        self.free -= self.fresh(hits, new) + reserve
+        self.free -= fresh + reserve
         if hits.size:
             self._differences()[hits] -= 1
         self._fresh += new

@@ -63,9 +63,18 @@ class Scheduler:
         engine = lifecycle.engine
         if not finishes_work(engine) or not (engine.weights_resident and engine.cache_resident):
             return plan
-        room = Room(lifecycle)
-        if len(lifecycle.running):
-            budget = self._plan_running(plan, room, budget, engine)
+        steady, rows = self._steady, lifecycle.running.array
+        if steady is not None and steady.holds_for(lifecycle, rows, budget):
+            plan.rows, plan.tokens, plan.new_blocks = rows, steady.ones, steady.zeros
+            if lifecycle.config.check:
+                self._check_steady(plan, budget, engine)
+            if not len(lifecycle.waiting):
+                return plan
+            room, budget = Room(lifecycle), budget - len(rows)
+        else:
+            room = Room(lifecycle)
+            if len(rows):
+                budget = self._plan_running(plan, room, budget, engine)
         if len(lifecycle.waiting) and not plan.victims:
             self._plan_waiting(plan, room, budget, engine)
         return plan
@@ -74,12 +83,6 @@ class Scheduler:
         """Every running request computes what it has not computed yet, within the budget."""
         lifecycle = self._lifecycle
         rows = lifecycle.running.array
-        steady = self._steady
-        if steady is not None and steady.holds_for(lifecycle, rows, budget):
-            plan.rows, plan.tokens, plan.new_blocks = rows, steady.ones, steady.zeros
-            if lifecycle.config.check:
-                self._check_steady(plan, room, budget, engine)
-            return budget - len(rows)
         view = lifecycle.view
         target, limit, computed = view.target[rows], view.limit[rows], view.computed[rows]
         covered = view.covered[rows]
@@ -126,11 +129,10 @@ class Scheduler:
             self._steady = Steady(lifecycle, rows, min(room_left.tolist()))
         return budget - total
 
-    def _check_steady(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> None:
+    def _check_steady(self, plan: Plan, budget: int, engine: EngineFacts) -> None:
         """What is taken from the last plan must be what a new one would say."""
-        self._steady, steady = None, self._steady
-        fresh = Plan()
-        self._plan_running(fresh, room, budget, engine)
+        steady, fresh = self._steady, Plan()
+        self._plan_running(fresh, Room(self._lifecycle), budget, engine)
         self._steady = steady
         for name in ("rows", "tokens", "new_blocks"):
             assert np.array_equal(getattr(plan, name), getattr(fresh, name)), name
@@ -295,11 +297,13 @@ class Scheduler:
         def needed(in_room: Room) -> int:
             return in_room.fresh(hits, fresh) + reserve
 
-        if needed(room) > room.free:
+        lacking = needed(room)
+        if lacking > room.free:
             self._sacrifice(plan, room, row, needed, ())
-        if needed(room) + spare > room.free:
+            lacking = needed(room)
+        if lacking + spare > room.free:
             return False
-        room.take(hits, fresh, reserve)
+        room.take(hits, fresh, lacking - reserve, reserve)
         assert not lifecycle.view.reserved[row]
         plan.starts.append(Loading(row, hits, remote, reserve))
         return True
@@ -316,12 +320,14 @@ class Scheduler:
         def needed(in_room: Room) -> int:
             return in_room.fresh(hits, new) - reserved
 
-        if needed(room) > room.free:
+        lacking = needed(room)
+        if lacking > room.free:
             self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
-        if needed(room) > room.free:
+            lacking = needed(room)
+        if lacking > room.free:
             return 0
         room.free += reserved
-        room.take(hits, new)
+        room.take(hits, new, lacking + reserved)
         start = int(view.computed[row]) if covered else len(hits) * self._lifecycle.block_size
         tokens = min(self._lifecycle.length(row) - start, budget)
         plan.starts.append(Admission(row, hits, new, tokens))

@@ -43,7 +43,7 @@ from .columns import (
 )
 from .containers import SortedRows
 from .holds import BlockLedger
-from .prefix import BlockHasher
+from .prefix import BlockHasher, KeyChain
 
 #: How many transitions of a request are remembered for /debug/requests.
 HISTORY = 64
@@ -101,6 +101,8 @@ class LifecycleState:
         self.ignored: Counter[str] = Counter()
         #: Counts up whenever a hold changes: what was worked out from tables holds until then.
         self.holds_version = 0
+        #: Counts up whenever a request is changed otherwise than by a lane's steady part.
+        self._disturbances = 0
         #: Transitions so far: what the watchdog compares to see whether work moves.
         self.moves = 0
 
@@ -115,8 +117,8 @@ class LifecycleState:
         self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
         self._ids: list[str] = []
         self._salts: list[bytes] = []
-        self._roots: list[bytes] = []
-        self._keys: list[list[bytes]] = []
+        #: Made when a key is first asked for, and again when the weights are others.
+        self._chains: list[KeyChain | None] = []
         self._held_since: list[float] = []
         self._history: list[deque[HistoryEntry]] = []
         self._queued: list[deque[npt.NDArray[np.int32]]] = []
@@ -238,19 +240,23 @@ class LifecycleState:
 
     def keys(self, row: int, blocks: int) -> list[bytes]:
         """The keys of the request's first full blocks, at least that many of them."""
-        keys = self._keys[row]
+        chain = self._chain(row)
+        keys = chain.keys
         if len(keys) < blocks:
             start = len(keys) * self.block_size
             tokens = self._tokens[row, start : blocks * self.block_size].tobytes()
-            self.hasher.extend(keys, self.root(row), tokens)
+            self.hasher.extend(chain, tokens)
         return keys
 
     def root(self, row: int) -> bytes:
-        """What the request's chain of keys starts from."""
-        root = self._roots[row]
-        if not root:
-            root = self._roots[row] = self.hasher.root(self._salts[row], self._engine.epoch)
-        return root
+        """What the request's keys start from."""
+        return self._chain(row).root
+
+    def _chain(self, row: int) -> KeyChain:
+        chain = self._chains[row]
+        if chain is None:
+            chain = self._chains[row] = self.hasher.chain(self._salts[row], self._engine.epoch)
+        return chain
 
     def hits(self, row: int) -> list[int]:
         """The published blocks that begin with the request's tokens; the last token is never hit.
@@ -292,8 +298,7 @@ class LifecycleState:
         for _ in range(rows - old):
             self._ids.append("")
             self._salts.append(b"")
-            self._roots.append(b"")
-            self._keys.append([])
+            self._chains.append(None)
             self._held_since.append(0.0)
             self._history.append(deque(maxlen=HISTORY))
             self._queued.append(deque())

@@ -147,7 +147,9 @@ class Stepping(Clients):
                 np.full(len(rows), -1, dtype=np.int32),
                 dict.fromkeys(rows.tolist(), broken),
             )
-        self._settle(_by_row(result, launched))
+        if not self._batches.in_order(result.rows, launched):
+            result = _by_row(result, launched)
+        self._settle(result)
         return True
 
     def process_launched(self) -> None:
@@ -242,8 +244,6 @@ def _by_row(result: StepResult, launched: LaunchedStep) -> StepResult:
     Tokens are delivered by row: what a device says in another order must not change hands.
     """
     rows = launched.rows
-    if len(result.rows) == len(rows) and every(result.rows == rows):
-        return result
     place = {row: number for number, row in enumerate(result.rows.tolist())}
     sampled = np.full(len(rows), -1, dtype=np.int32)
     errors = dict(result.errors)

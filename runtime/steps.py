@@ -64,10 +64,12 @@ class LaunchedStep(NamedTuple):
     rows: Int64Array  # [n]
     starts: Int64Array  # [n] position of the first token computed
     counts: Int64Array  # [n] tokens computed
+    ends: Int64Array  # [n] position behind the last one
     samples: BoolArray  # [n] whether a token is sampled after the last position
     all_sample: bool  # no row's prefill goes on in a later step
-    known: Int64Array  # [n] tokens of each sequence that are known at launch
+    known: Int64Array | None  # [n] tokens known of each sequence; None: all that it computes
     covered: Int64Array  # [n] blocks that each hold covers
+    disturbances: int  # the lifecycle's count of them at launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +144,24 @@ class StepLanes(TransferEvents):
         column = self._column
         starts, target = column[COMPUTED][rows], column[TARGET][rows]
         ends = advance(starts, tokens)
-        known = length(column[PROMPT][rows], column[DELIVERED][rows])
         samples = ends == target
+        known = None
+        if self._steps:  # else no token is still to be sampled
+            known = length(column[PROMPT][rows], column[DELIVERED][rows])
         column[COMPUTED][rows] = ends
         column[NEWEST_STEP][rows] = step
         column[TARGET][rows] = target + samples
         launched = LaunchedStep(
-            step, rows, starts, tokens, samples, every(samples), known, column[COVERED][rows]
+            step,
+            rows,
+            starts,
+            tokens,
+            ends,
+            samples,
+            every(samples),
+            known,
+            column[COVERED][rows],
+            self._disturbances,
         )
         self._steps[step] = launched
         self.newest_rows = rows
@@ -194,25 +207,29 @@ class StepLanes(TransferEvents):
         replay = LaneReplay(self, rows) if self.replays else None
 
         column = self._column
-        state = column[STATE][rows]
-        counts = fresh_output(step, column[STALE_STEP][rows])
-        # RUNNING is resident, so it takes both what is written and what is sampled.
-        steady = counts & (state == RUNNING)
-        if launched.all_sample and not failed and every(steady) and every(sampled >= 0):
+        undisturbed = launched.disturbances == self._disturbances
+        if undisturbed and launched.all_sample and not failed and every(sampled >= 0):
+            # Only lanes have touched these requests since the launch: all of them run, what is
+            # written now is what was computed then, and each sequence ends where its token goes.
             out_rows, out_tokens = rows, sampled
-            self._written(rows, launched.counts)
-            lengths = self._deliver(rows, sampled)
+            self._written(rows, launched.ends)
+            lengths = self._deliver(rows, sampled, launched.ends)
             if replay is not None:
-                replay.settled(step, launched, steady, steady)
+                replay.settled(step, launched, launched.samples, launched.samples)
         else:
+            self._disturbances += 1
+            state = column[STATE][rows]
+            counts = fresh_output(step, column[STALE_STEP][rows])
             failing = np.isin(rows, failed) if failed else np.zeros(len(rows), dtype=np.bool_)
             counts &= ~failing
             writes = counts & (column[COVERED][rows] > 0)
             outputs = counts & launched.samples & (sampled >= 0)
             outputs &= (state == RUNNING) | (state == PREEMPTED)
             out_rows, out_tokens = rows[outputs], sampled[outputs]
-            self._written(rows[writes], launched.counts[writes])
-            lengths = self._deliver(out_rows, out_tokens)
+            written = rows[writes]
+            self._written(written, advance(column[WRITTEN][written], launched.counts[writes]))
+            known = length(column[PROMPT][out_rows], column[DELIVERED][out_rows])
+            lengths = self._deliver(out_rows, out_tokens, known)
             if replay is not None:
                 replay.settled(step, launched, writes, outputs)
                 replay.skipped(step, ~(writes | failing), PUBLISH, launched.counts)
@@ -231,10 +248,9 @@ class StepLanes(TransferEvents):
         self.ledger.end_step(step)
         return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
 
-    def _written(self, rows: Int64Array, tokens: Int64Array) -> None:
-        """PUBLISH for all: what the step wrote counts, and the blocks that it filled are hits."""
+    def _written(self, rows: Int64Array, written: Int64Array) -> None:
+        """PUBLISH for all: `written` tokens are, and the blocks that are full by now are hits."""
         column = self._column
-        written = advance(column[WRITTEN][rows], tokens)
         column[WRITTEN][rows] = written
         full = written // self.block_size
         hashed = column[HASHED][rows]
@@ -245,14 +261,13 @@ class StepLanes(TransferEvents):
             for row, first, end in zip(*changed, strict=True):
                 self._publish(row, first, end)
 
-    def _deliver(self, rows: Int64Array, tokens: Int32Array) -> Int64Array:
-        """OUTPUT for all: one token each joins the sequence. Returns the lengths with it."""
-        column = self._column
-        delivered = column[DELIVERED][rows]
-        lengths: Int64Array = length(column[PROMPT][rows], delivered)
-        self._tokens[rows, lengths] = tokens
-        column[DELIVERED][rows] = advance(delivered, 1)
-        return lengths + 1
+    def _deliver(self, rows: Int64Array, tokens: Int32Array, known: Int64Array) -> Int64Array:
+        """OUTPUT for all: a token each joins the `known` ones. Returns the lengths with it."""
+        delivered = self._column[DELIVERED]
+        self._tokens[rows, known] = tokens
+        delivered[rows] = advance(delivered[rows], 1)
+        lengths: Int64Array = advance(known, 1)
+        return lengths
 
     # --- letting go of all ------------------------------------------------------------------------
 
@@ -272,15 +287,16 @@ class StepLanes(TransferEvents):
         self._reserved -= int(column[RESERVED][rows].sum())
         for fact in (COMPUTED, WRITTEN, HASHED, RESERVED, COVERED):
             column[fact][rows] = 0
-        runs = column[STATE][rows] == RUNNING
+        states = column[STATE][rows]
+        runs = states == RUNNING
         column[STATE][rows[runs]] = PREEMPTED
         assert len(self._running) == int(np.count_nonzero(runs)), "all that run let go"
         self._waiting.absorb(self._running)
         now = self.clock()
-        for row, ran in zip(rows.tolist(), runs.tolist(), strict=True):
-            state = int(column[STATE][row])
-            entry = (PREEMPT, RUNNING, _PREEMPTS) if ran else (RECLAIM, state, _RECLAIMS)
-            self._history[row].append((now, entry[0], entry[1], state, entry[2]))
+        preempted = (now, PREEMPT, RUNNING, PREEMPTED, _PREEMPTS)
+        for row, state in zip(rows.tolist(), states.tolist(), strict=True):
+            reclaimed = (now, RECLAIM, state, state, _RECLAIMS)
+            self._history[row].append(preempted if state == RUNNING else reclaimed)
         self.moves += len(rows)
         self.holds_version += 1
         if replay is not None:

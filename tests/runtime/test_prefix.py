@@ -12,9 +12,9 @@ def tokens(*ids: int) -> bytes:
 
 
 def keys_of(hasher: BlockHasher, ids: list[int], salt: bytes = b"", epoch: int = 0) -> list[bytes]:
-    keys: list[bytes] = []
-    hasher.extend(keys, hasher.root(salt, epoch), tokens(*ids))
-    return keys
+    chain = hasher.chain(salt, epoch)
+    hasher.extend(chain, tokens(*ids))
+    return chain.keys
 
 
 @pytest.mark.parametrize("algorithm", HASHES)
@@ -30,11 +30,10 @@ def test_a_key_stands_for_the_whole_prefix(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", HASHES)
 def test_keys_can_be_made_bit_by_bit(algorithm: str) -> None:
     hasher = BlockHasher(algorithm, "model", "float32", SIZE)
-    root = hasher.root(b"", 0)
-    keys: list[bytes] = []
-    hasher.extend(keys, root, tokens(1, 2, 3, 4))
-    hasher.extend(keys, root, tokens(5, 6, 7, 8))
-    assert keys == keys_of(hasher, [1, 2, 3, 4, 5, 6, 7, 8])
+    chain = hasher.chain(b"", 0)
+    hasher.extend(chain, tokens(1, 2, 3, 4))
+    hasher.extend(chain, tokens(5, 6, 7, 8))
+    assert chain.keys == keys_of(hasher, [1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def test_salt_weights_model_dtype_and_block_size_are_part_of_every_key() -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from ....runtime.api import EngineConfig, EngineError, RequestOutput
 from ....runtime.engine import EngineCore
+from ....runtime.prefix import KeyChain
 from ....runtime.sampling_params import SamplingParams
 from ....statemachine import EngineMode, RequestState
 from ....statemachine.states import FINISHED, QUARANTINED
@@ -109,14 +110,17 @@ class RuntimeEngine(Target):
     def _record_keys(self) -> None:
         """Remember of each key what it was made of, so that it can be read back."""
         hasher = self.lifecycle.hasher
-        digest = hasher._digest
+        extend, width = hasher.extend, hasher.block_bytes
 
-        def recording(data: bytes) -> bytes:
-            key = digest(data)
-            self._inputs[key] = data
-            return key
+        def recording(chain: KeyChain, tokens: bytes) -> None:
+            known = len(chain.keys)
+            extend(chain, tokens)
+            parents = [chain.root, *chain.keys]
+            for number, key in enumerate(chain.keys[known:]):
+                block = tokens[number * width : (number + 1) * width]
+                self._inputs[key] = parents[known + number] + block
 
-        hasher._digest = recording
+        hasher.extend = recording  # type: ignore[method-assign]
 
     def _stands_for(self, key: bytes) -> tuple[int, ...]:
         """The content that a key stands for: one prefix for each slot of its block."""
