@@ -7,7 +7,7 @@ only there to keep formulas short and readable; nothing depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeGuard
 
@@ -20,7 +20,13 @@ Term: TypeAlias = Any  # either
 
 TRUE: BoolTerm = z3.BoolVal(True)
 FALSE: BoolTerm = z3.BoolVal(False)
-_TRUE_ID, _FALSE_ID = TRUE.get_id(), FALSE.get_id()
+
+# Terms are hash-consed: as long as both are kept, equal terms are one object to the solver, and its
+# address says so without a call. The constructors below call the solver's C functions themselves,
+# since z3.And and z3.If look at every argument's sort again and take most of the proofs' time.
+_TRUE_AT, _FALSE_AT = TRUE.ast.value, FALSE.ast.value
+_CONTEXT = TRUE.ctx
+_REFERENCE = TRUE.ctx_ref()
 
 
 @lru_cache(maxsize=4096)
@@ -54,33 +60,31 @@ def is_term(value: object) -> TypeGuard[Term]:
 
 def same(left: Term, right: Term) -> bool:
     """Whether two terms are the same syntactically (terms are hash-consed: a pointer compare)."""
-    return bool(left.get_id() == right.get_id())
+    return bool(left.ast.value == right.ast.value)
 
 
 def as_constant(term: Term) -> int | bool | None:
     """The Python value of a numeral or truth value, None for every other term."""
     if isinstance(term, z3.IntNumRef):
         return int(term.as_long())
-    number = term.get_id()
-    return True if number == _TRUE_ID else False if number == _FALSE_ID else None
+    address = term.ast.value
+    return True if address == _TRUE_AT else False if address == _FALSE_AT else None
 
 
 def negated(term: BoolTerm) -> BoolTerm:
     """Not, without a double negation."""
-    if term.decl().kind() == z3.Z3_OP_NOT:
-        return term.arg(0)
     known = as_constant(term)
-    return z3.Not(term) if known is None else constant(not known, "bool")
+    if known is not None:
+        return constant(not known, "bool")
+    declared = z3.Z3_get_app_decl(_REFERENCE, term.ast)
+    if z3.Z3_get_decl_kind(_REFERENCE, declared) == z3.Z3_OP_NOT:
+        return term.arg(0)
+    return z3.BoolRef(z3.Z3_mk_not(_REFERENCE, term.ast), _CONTEXT)
 
 
 def conjunction(terms: Iterable[BoolTerm]) -> BoolTerm:
     """And; true for none."""
-    kept = [term for term in terms if as_constant(term) is not True]
-    if not kept:
-        return TRUE
-    if any(as_constant(term) is False for term in kept):
-        return FALSE
-    return kept[0] if len(kept) == 1 else z3.And(kept)
+    return _joined(terms, _TRUE_AT, _FALSE_AT, TRUE, FALSE, z3.Z3_mk_and)
 
 
 def conjuncts(term: BoolTerm) -> list[BoolTerm]:
@@ -92,17 +96,32 @@ def conjuncts(term: BoolTerm) -> list[BoolTerm]:
 
 def disjunction(terms: Iterable[BoolTerm]) -> BoolTerm:
     """Or; false for none."""
-    kept = [term for term in terms if as_constant(term) is not False]
+    return _joined(terms, _FALSE_AT, _TRUE_AT, FALSE, TRUE, z3.Z3_mk_or)
+
+
+def _joined(
+    terms: Iterable[BoolTerm],
+    neutral_at: int,
+    deciding_at: int,
+    neutral: BoolTerm,
+    deciding: BoolTerm,
+    make: Callable[..., Any],
+) -> BoolTerm:
+    kept = [term for term in terms if term.ast.value != neutral_at]
     if not kept:
-        return FALSE
-    if any(as_constant(term) is True for term in kept):
-        return TRUE
-    return kept[0] if len(kept) == 1 else z3.Or(kept)
+        return neutral
+    if any(term.ast.value == deciding_at for term in kept):
+        return deciding
+    if len(kept) == 1:
+        return kept[0]
+    arguments = (z3.Ast * len(kept))(*(term.ast for term in kept))
+    return z3.BoolRef(make(_REFERENCE, len(kept), arguments), _CONTEXT)
 
 
 def choice(condition: BoolTerm, then: Term, otherwise: Term) -> Term:
-    """If-then-else."""
-    return z3.If(condition, then, otherwise)
+    """If-then-else of two terms of one sort."""
+    made = z3.Z3_mk_ite(_REFERENCE, condition.ast, then.ast, otherwise.ast)
+    return (z3.BoolRef if isinstance(then, z3.BoolRef) else z3.ArithRef)(made, _CONTEXT)
 
 
 # Comparisons call the method: a numeral's class derives from that of other terms, so Python would
