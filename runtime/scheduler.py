@@ -272,7 +272,7 @@ class Scheduler:
             if self._loads is not None and works and not resident and not engine.pending_reset:
                 remote = self._loads.remote_prefix(row, len(hits))
             if remote is not None:
-                if not self._plan_load(plan, room, row, hits, remote):
+                if not self._plan_load(plan, room, row, hits, remote) or plan.victims:
                     return
                 continue
             if places <= 0 and not self._takes_a_place(plan, room, row):
@@ -291,16 +291,16 @@ class Scheduler:
         lifecycle = self._lifecycle
         fresh = len(remote.keys)
         reserve = self._blocks(row) - len(hits) - remote.length
-        # Loads take no place, so there may be many: those that run must still be able to grow.
-        spare = len(lifecycle.running)
 
         def needed(in_room: Room) -> int:
             return in_room.fresh(hits, fresh) + reserve
 
         lacking = needed(room)
         if lacking > room.free:
-            self._sacrifice(plan, room, row, needed, ())
+            self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
             lacking = needed(room)
+        # Loads take no place, so there may be many: those that run must still be able to grow.
+        spare = len(lifecycle.running) - len(plan.victims)
         if lacking + spare > room.free:
             return False
         room.take(hits, fresh, lacking - reserve, reserve)

@@ -38,6 +38,27 @@ def test_the_fuzzer_finds_nothing_in_long_runs(seed: int) -> None:
     assert fuzz(seed, 300) is None
 
 
+def test_a_load_that_lacks_blocks_takes_them_from_a_running_request_that_is_stalled() -> None:
+    """Both waited for ever: the running one for a block, the one ahead of it for room to load."""
+    engine = RuntimeEngine(Settings(blocks=5, max_length=20, depth=2, connector="tier"))
+    engine.add(NewRequest("r1", (1, 2, 3, 4), max_tokens=1))
+    drain(engine)
+    engine.add(NewRequest("first", (1, 2, 3, 4), max_tokens=1, session=True))
+    engine.add(NewRequest("second", (1,), max_tokens=5, session=True))
+    engine.step()
+    engine.chunk("second", (80,), 1)
+    engine.add(NewRequest("stalled", (1, 2, 3), max_tokens=1, session=True))
+    engine.finish_step()
+    for _ in range(2):
+        engine.step()
+        engine.finish_step()
+    engine.step()
+    engine.chunk("stalled", (60, 61, 62, 63, 64, 65), 4)
+    engine.step()
+    engine.chunk("first", (70, 71, 72, 73), 1)
+    assert drain(engine).stuck == ()
+
+
 def first_rule_broken(seeds: int) -> str:
     """Of so many runs, the rule that the first one that fails has broken."""
     found = (failure.violation.rule for seed in range(seeds) if (failure := fuzz(seed, 70)))
