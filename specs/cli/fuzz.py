@@ -72,17 +72,19 @@ def command(
 
         report = search(kind, budget, seed, faults, connector, progress)
     how = f"kvproof fuzz --target {target} --seed {seed}"
+    how += f" --connector {connector}" if connector else ""
+    how += "" if faults else " --no-faults"
     paths = reports.write_tests(report, out, how)
     if junit is not None:
         reports.write_junit(report, junit)
     if as_json:
         typer.echo(json.dumps(reports.as_dict(report, paths), indent=2))
     else:
-        _print(console, report, paths, out)
+        _print(console, report, paths, out, how)
     return exits.FAILED if report.findings else exits.OK
 
 
-def _print(console: Console, report: Report, paths: dict[str, Path], out: Path) -> None:
+def _print(console: Console, report: Report, paths: dict[str, Path], out: Path, how: str) -> None:
     if report.findings:
         console.print(reports.table(report))
         legal = sum(finding.legal for finding in report.findings)
@@ -90,6 +92,7 @@ def _print(console: Console, report: Report, paths: dict[str, Path], out: Path) 
             f"[red]{len(report.findings)} findings[/], {legal} of them in a legal environment; "
             f"{len(paths)} pytests in {out}"
         )
+        console.print(f"the same again: {how} --operations {report.operations}", soft_wrap=True)
     else:
         console.print("[green]no rule was broken[/]")
     console.print(

@@ -66,6 +66,7 @@ def test_the_table_names_the_finding_and_the_folder(capsys: pytest.CaptureFixtur
     assert "free or held" in " ".join(out.split()) or "reference count" in " ".join(out.split())
     assert "pytests in kvproof-findings" in " ".join(out.split())
     assert "operations in" in out
+    assert "the same again: kvproof fuzz --target my_broken:MyTarget --seed 0 --operations" in out
 
 
 @pytest.mark.parametrize(
