@@ -5,6 +5,7 @@ Lines carry facts and numbers, never prompt text or token ids.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -27,6 +28,8 @@ class TraceWriter:
         self._file: IO[str] = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
         self._clock = clock
         self._sequence = 0
+        # Traces that are replayed together are told apart by it.
+        self._name = uuid.uuid4().hex[:12]
 
     def __call__(
         self,
@@ -61,6 +64,7 @@ class TraceWriter:
             facts=_nonzero(facts),
             engine=_nonzero(engine),
             ask=_nonzero(ask),
+            trace=self._name,
         )
         self._file.write(transition.to_json() + "\n")
 

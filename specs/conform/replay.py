@@ -2,7 +2,8 @@
 
 Traces may be interleaved (several engines in one file, each under its `trace` name), spread over
 several files, and partial (they begin in the middle of a request's life). Lines are read one by
-one, so a file may be larger than memory; only the records of live subjects are kept.
+one, so a file may be larger than memory: kept are the records of live subjects, and the names of
+the last ones that have gone.
 
 A line departs when its sequence is broken, when its facts are not what the lines before it left,
 or when the declaration answers its event otherwise.
@@ -10,7 +11,7 @@ or when the declaration answers its event otherwise.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,12 @@ KINDS = {
     "transfer": _Kind(TRANSFER, TransferFacts, TransferAsk, 0),
     "engine": _Kind(ENGINE, EngineFacts, EngineAsk, -1),
 }
+
+#: Subjects that have gone and are still remembered, so that a line that revives one is noticed.
+REMEMBERED = 4096
+
+#: Characters in a line, at most; longer ones are no transitions.
+LONGEST_LINE = 1 << 20
 
 #: Engine facts that change by hold commands, not by an engine event.
 UNTRACKED_ENGINE_FACTS = frozenset({"quarantined"})
@@ -108,16 +115,22 @@ class Replay:
     engines: dict[str, dict[str, int]] = field(default_factory=dict)
     sequences: dict[str, int] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
+    started: dict[str, int] = field(default_factory=dict)  # the newest transfer's number
     used_rows: dict[str, Counter[int]] = field(
         default_factory=lambda: {name: Counter() for name in KINDS}
     )
-    subjects: set[tuple[str, str, str]] = field(default_factory=set)
+    subjects: int = 0  # met so far
+    gone: OrderedDict[tuple[str, str, str], None] = field(default_factory=OrderedDict)
 
     def step(self, line: Transition) -> None:
         """Check one line and take it in. Raises `_DepartureError`."""
         kind = KINDS.get(line.machine)
         if kind is None:
             raise _DepartureError(f"there is no machine {line.machine!r}")
+        if (line.subject == "") != (line.machine == "engine"):
+            raise _DepartureError("only the engine, of which there is one, has no name")
+        if line.machine == "transfer" and not (line.subject.isdecimal() and len(line.subject) < 20):
+            raise _DepartureError(f"transfers have numbers; {line.subject!r} is none")
         self._check_order(line)
         before = _record(kind.facts, line.facts, "facts")
         key = (line.trace, line.machine, line.subject)
@@ -125,13 +138,18 @@ class Replay:
         engine = before if line.machine == "engine" else self._engine(line)
         ask = _record(kind.ask, line.ask, "ask")
         after = self._run(kind, line, before, engine, ask)
-        self.subjects.add(key)
         if line.machine == "engine":
             self.engines[line.trace] = after.as_dict()
-        if getattr(after, kind.machine.table.state_field) == kind.gone:
-            self.records.pop(key, None)
-        else:
+        known = key in self.records
+        if getattr(after, kind.machine.table.state_field) != kind.gone:
+            self.subjects += not known and key not in self.gone
             self.records[key] = after
+            self.gone.pop(key, None)
+        elif known:
+            del self.records[key]
+            self.gone[key] = None
+            if len(self.gone) > REMEMBERED:
+                self.gone.popitem(last=False)
 
     def _check_order(self, line: Transition) -> None:
         last = self.sequences.get(line.trace)
@@ -141,11 +159,16 @@ class Replay:
             raise _DepartureError("time runs backwards")
         self.sequences[line.trace] = line.sequence
         self.times[line.trace] = line.time
+        if line.machine == "transfer" and line.event == "start" and line.answer == "go":
+            number, newest = int(line.subject), self.started.get(line.trace, 0)
+            if number <= newest:
+                raise _DepartureError(f"transfer {number} starts after {newest}: none comes twice")
+            self.started[line.trace] = number
 
     def _check_facts(self, key: tuple[str, str, str], kind: _Kind, before: Record) -> None:
         known = self.records.get(key)
         if known is None:
-            if key in self.subjects and getattr(before, "state", kind.gone) != kind.gone:
+            if key in self.gone and getattr(before, "state", kind.gone) != kind.gone:
                 raise _DepartureError("the subject is gone, and yet it has a record")
             return
         skip = UNTRACKED_ENGINE_FACTS if key[1] == "engine" else frozenset()
@@ -235,17 +258,24 @@ def _record(kind: type[Record], values: dict[str, int], what: str) -> Record:
 
 
 def read_lines(paths: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
-    """The lines of the files, one by one, without those that are blank."""
+    """The lines of the files, one by one, without those that are blank.
+
+    Of a line that is too long only the first part is read: it is no transition.
+    """
     for path in paths:
         with path.open(encoding="utf-8", errors="replace") as file:
-            for number, text in enumerate(file, start=1):
+            lines = iter(lambda: file.readline(LONGEST_LINE), "")
+            for number, text in enumerate(lines, start=1):
                 if text.strip():
                     yield path, number, text
 
 
-def conform(lines: Iterable[tuple[Path, int, str]]) -> Verdict:
-    """Replay lines (file, number, text) until the first departure or the end."""
-    replay = Replay()
+def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None) -> Verdict:
+    """Replay lines (file, number, text) until the first departure or the end.
+
+    `replay`: what earlier lines left, which is moved on; None: these are the first.
+    """
+    replay = Replay() if replay is None else replay
     read = matched = 0
     departure = None
     for path, number, text in lines:
@@ -261,7 +291,7 @@ def conform(lines: Iterable[tuple[Path, int, str]]) -> Verdict:
         if departure is not None:
             break
         matched += 1
-    return Verdict(read, matched, len(replay.subjects), departure, replay.used_rows)
+    return Verdict(read, matched, replay.subjects, departure, replay.used_rows)
 
 
 def _departure(

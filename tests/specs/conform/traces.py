@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from kvproof.statemachine import (
@@ -15,6 +16,7 @@ from kvproof.statemachine import (
     EngineAsk,
     EngineFacts,
     Machine,
+    RequestEvent,
     RequestFacts,
     TransferAsk,
     TransferFacts,
@@ -32,6 +34,7 @@ class TraceMaker:
         self.random = random.Random(seed)
         self.name = name
         self.lines: list[str] = []
+        self.sequence = 0  # of the first line in `lines`
         self.engine = EngineFacts(
             mode=1,
             weights_resident=True,
@@ -43,6 +46,7 @@ class TraceMaker:
             loads_limit=2,
         )
         self.requests = {f"r{number}": RequestFacts() for number in range(4)}
+        self.newest = 3  # transfer
         self.transfers = {str(number): TransferFacts() for number in range(1, 4)}
 
     def walk(self, lines: int) -> list[str]:
@@ -54,12 +58,27 @@ class TraceMaker:
                 self._fire(REQUEST, "request", name, self.requests[name], self._ask(name))
             elif choice < 0.85:
                 name = self.random.choice(list(self.transfers))
+                if self.transfers[name].state == 0:  # a number never comes again
+                    self.newest += 1
+                    self.transfers[str(self.newest)] = self.transfers.pop(name)
+                    name = str(self.newest)
                 ask = TransferAsk(kind=3, unshared=True, expired=self.random.random() < 0.5)
                 self._fire(TRANSFER, "transfer", name, self.transfers[name], ask)
             else:
                 ask = EngineAsk(step=self.engine.processed + 1, pausing=3, level=1, tags=3)
                 self._fire(ENGINE, "engine", "", self.engine, ask)
         return self.lines
+
+    def lives(self, requests: int) -> Iterator[str]:
+        """The lines of so many requests, each of which comes and goes before the next one."""
+        for number in range(requests):
+            record = RequestFacts()
+            for event in (RequestEvent.ADD, RequestEvent.ABORT, RequestEvent.FORGET):
+                ask = Ask(tokens=4, idle=True)
+                self.fire(REQUEST, "request", f"r{number}", record, event, ask)
+            yield from self.lines
+            self.sequence += len(self.lines)
+            self.lines.clear()
 
     def _ask(self, name: str) -> Ask:
         r = self.requests[name]
@@ -89,6 +108,13 @@ class TraceMaker:
             event = table.events[self.random.choice(legal).upper()]
         else:
             event = self.random.choice(list(table.events))
+        self.fire(machine, name, subject, record, event, ask)
+
+    def fire(
+        self, machine: Machine, name: str, subject: str, record: Record, event: Any, ask: Record
+    ) -> None:
+        """Fire one event and write the line."""
+        table, state_field = machine.table, machine.table.state_field
         before = _nonzero(record)
         engine = _nonzero(self.engine)
         source = table.states(getattr(record, state_field)).name.lower()
@@ -97,8 +123,8 @@ class TraceMaker:
         commands = commands_of(code)
         self.lines.append(
             Transition(
-                sequence=len(self.lines),
-                time=float(len(self.lines)),
+                sequence=self.sequence + len(self.lines),
+                time=float(self.sequence + len(self.lines)),
                 machine=name,
                 subject=subject,
                 event=event.name.lower(),
