@@ -60,7 +60,7 @@ FAULTS = (
         "transfer.py",
         "    t.waiters = 0\n    return TAKE",
         "    t.waiters = 0\n    return TAKE if x.kind == LOAD else 0",
-        "S3", "a transfer's hold covers what it carries", "start", 7,
+        "S3", "a transfer's hold covers what it carries", "start", 6,
     ),
     Fault(
         "admission takes no hold",
@@ -106,7 +106,7 @@ FAULTS = (
         "reset.py",
         "return state == QUEUED or state == IN_FLIGHT or state == CANCELLING",
         "return state == QUEUED or state == CANCELLING",
-        "S2", "a reset that is done leaves no hold outside quarantine", "reset", 4,
+        "S2", "a reset that is done leaves no hold outside quarantine", "reset", 5,
     ),
     Fault(
         "a prefix is dropped whoever holds its block",
@@ -122,7 +122,7 @@ FAULTS = (
         "reset.py",
         "    if state == WAITING or state == WAITING_FOR_STREAMING_REQ:\n        return RECLAIM",
         "    if state == WAITING:\n        return RECLAIM",
-        "P1", "only a request that waits for a transfer refuses a forced reset", "", 5,
+        "P1", "only a request that waits for a transfer refuses a forced reset", "", 4,
     ),
     Fault(
         "a forced reset skips what has landed and waits",
@@ -157,7 +157,7 @@ FAULTS = (
         "request_effects.py",
         "    r.computed = 0\n    r.written = 0\n    r.hashed = 0\n    r.reserved = 0\n",
         "    r.hashed = 0\n    r.reserved = 0\n",
-        "S4", "not resident ⇒ computed tokens", "stop", 5,
+        "S4", "not resident ⇒ computed tokens", "stop", 4,
     ),
     Fault(
         "a preempted request is in no container",
@@ -201,7 +201,7 @@ FAULTS = (
         "transfer.py",
         "    return e.pending_reset\n",
         "    return e.pending_reset and x.kind == LOAD\n",
-        "P2", "no transfer comes into flight", "start", 8,
+        "P2", "no transfer comes into flight", "start", 7,
     ),
     Fault(
         "a block is published before it is written",
@@ -283,7 +283,7 @@ FAULTS = (
         "Row(E.DEADLINE, (GRAMMAR, PARKED), conditions=(clock_stands_still,), answer=NOT_NOW,",
         "Row(E.DEADLINE, (GRAMMAR, PARKED, LOADING), conditions=(clock_stands_still,), "
         "answer=NOT_NOW,",
-        "P4", "a load's waiter: also while the engine is paused", "", 5,
+        "P4", "a load's waiter: also while the engine is paused", "", 3,
     ),
     Fault(
         "a reclaimed session forgets its tokens",
