@@ -1,10 +1,11 @@
-"""What holds for every test session: Hypothesis settings, and no second copy of a package."""
+"""What holds for every test session: Hypothesis settings, programs, no second copy of a package."""
 
 import sys
 
 import hypothesis
 import pytest
 
+from .programs import missing, required
 from .second_copy import second_copies
 
 # A deadline is a wall-clock assertion: on a busy machine it fails for no fault. The rest stays
@@ -15,6 +16,26 @@ hypothesis.settings.register_profile(
     deadline=None,
 )
 hypothesis.settings.load_profile("kvproof")
+
+
+_left_out: dict[str, int] = {}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test whose program is not installed is left out, or fails where it must not be."""
+    for mark in item.iter_markers("programs"):
+        absent = missing(mark.args)
+        if absent:
+            words = f"not installed: {', '.join(absent)} (tests/install_programs.sh)"
+            if required():
+                pytest.fail(words, pytrace=False)
+            _left_out[words] = _left_out.get(words, 0) + 1
+            pytest.skip(words)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for words, count in _left_out.items():
+        terminalreporter.write_line(f"{count} tests left out: {words}", yellow=True)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .conditions import Prover
 from .contracts import CONTRACTS
 from .declaration import standard
 from .fairness import FAIRNESS
-from .obligations import BY_ID
+from .obligations import BY_ID, Obligation
 from .pretty import pretty
 from .proofs import Proofs
 from .run import UnknownObligationError
@@ -26,9 +26,23 @@ def explain(name: str) -> Iterator[str]:
     obligation = BY_ID.get(name.upper())
     if obligation is None:
         raise UnknownObligationError(name)
+    yield from _explained(_readable(), obligation)
+
+
+def explain_each(names: Iterable[str]) -> dict[str, list[str]]:
+    """The same for several ids, which are known ones."""
+    proofs = _readable()
+    return {name: list(_explained(proofs, BY_ID[name])) for name in names}
+
+
+def _readable() -> Proofs:
     proofs = Proofs(standard(), Prover())
     proofs.moves  # noqa: B018 - executed, before formulas become readable
     proofs.variables.readable = True
+    return proofs
+
+
+def _explained(proofs: Proofs, obligation: Obligation) -> Iterator[str]:
     yield f"{obligation.id}: {obligation.statement}"
     yield f"method: {obligation.method}"
     seen: set[str] = set()

@@ -14,10 +14,11 @@ from ..check.cache import Cache, user_cache
 from ..check.conditions import DEFAULT_BUDGET, Verdict
 from ..check.counterexample import Counterexample, counterexample, with_script
 from ..check.declaration import standard
-from ..check.explain import explain
+from ..check.explain import explain, explain_each
 from ..check.report import as_dict, junit, print_report
 from ..check.run import Finding, Report, UnknownObligationError, check, run_key
 from ..check.second import second, write
+from ..report import details, page, sarif
 from ..symbolic import SymbolicError
 from . import exits
 from .mutants import mutation_score
@@ -39,6 +40,14 @@ def command(
     junit_file: Annotated[
         Path | None,
         typer.Option("--junit", callback=writable, help="Write the report as a JUnit file."),
+    ] = None,
+    sarif_file: Annotated[
+        Path | None,
+        typer.Option("--sarif", callback=writable, help="Write what fails as SARIF 2.1.0."),
+    ] = None,
+    html_file: Annotated[
+        Path | None,
+        typer.Option("--html", callback=writable, help="Write the report as one HTML page."),
     ] = None,
     explained: Annotated[
         str | None, typer.Option("--explain", help="Print an obligation's formulas; prove nothing.")
@@ -89,6 +98,11 @@ def command(
         print_report(console, report, remembered=remembered)
     if junit_file is not None:
         junit_file.write_bytes(junit(report))
+    if sarif_file is not None:
+        sarif_file.write_text(json.dumps(sarif(report), indent=2) + "\n", encoding="utf-8")
+    if html_file is not None:
+        formulas = explain_each(each["id"] for each in report["obligations"])
+        html_file.write_text(page(report, formulas), encoding="utf-8")
     return _exit(report)
 
 
@@ -136,7 +150,8 @@ def _report(asked: _Asked, *, use_cache: bool, quiet: bool) -> tuple[dict[str, A
         if asked.solver is Solver.BOTH:
             tell(0, 0, "cvc5 decides every condition again")
             other = second(found.decided)
-        report = as_dict(found, _counterexamples(found, tell), other)
+        examples = _counterexamples(found, tell)
+        report = as_dict(found, examples, other) | details(found, examples)
     if cache is not None and _exit(report) == exits.OK:
         cache.keep_report(key, report)
     return report, False

@@ -16,7 +16,7 @@ from kvproof.specs.explore import DEFAULT_FEATURES, Feature, Instance
 from kvproof.specs.explore.compiled import System
 from kvproof.specs.explore.plain import plain_search
 from kvproof.specs.explore.search import Search
-from kvproof.specs.explore.spin import build_spin, spin_available
+from kvproof.specs.explore.spin import build_spin
 
 #: Three requests, three blocks, one load or store: 1.2 million states.
 INSTANCE = Instance(requests=3, blocks=3, features=DEFAULT_FEATURES | {Feature.STORES})
@@ -31,7 +31,7 @@ def children_seconds() -> float:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not spin_available(), reason="spin and gcc are not installed")
+@pytest.mark.programs("spin", "gcc")
 def test_explorer_beside_spin_and_plain_python(capsys: pytest.CaptureFixture[str]) -> None:
     system = System(INSTANCE, standard())
     Search(system)  # compiles

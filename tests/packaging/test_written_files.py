@@ -12,6 +12,8 @@ from kvproof.specs.cli import exits, main
         ["table", "--page"],
         ["diagram", "--out"],
         ["check", "--junit"],
+        ["check", "--sarif"],
+        ["check", "--html"],
         ["fuzz", "--target", "runtime", "--junit"],
         ["conform", __file__, "--junit"],
         ["serve", "--trace"],

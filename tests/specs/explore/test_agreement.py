@@ -5,7 +5,7 @@ from kvproof.specs.explore import Instance
 from kvproof.specs.explore.backend import TorchBackend
 from kvproof.specs.explore.plain import plain_search
 from kvproof.specs.explore.search import Search
-from kvproof.specs.explore.spin import run_spin, spin_available
+from kvproof.specs.explore.spin import run_spin
 
 from .systems import TINY, F, core, system_of
 
@@ -91,7 +91,7 @@ def test_both_reach_the_same_states_over_the_same_actions() -> None:
     assert by_arrays == by_functions
 
 
-@pytest.mark.skipif(not spin_available(), reason="spin and gcc are not installed")
+@pytest.mark.programs("spin", "gcc")
 def test_spin_counts_the_same_states_and_transitions() -> None:
     system = system_of(TINY)
     found = Search(system).run()
@@ -101,7 +101,7 @@ def test_spin_counts_the_same_states_and_transitions() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not spin_available(), reason="spin and gcc are not installed")
+@pytest.mark.programs("spin", "gcc")
 @pytest.mark.parametrize("name", [*SMALL, *LARGER])
 def test_spin_agrees_on_every_small_instance(name: str) -> None:
     system = system_of((SMALL | LARGER)[name])
@@ -111,7 +111,7 @@ def test_spin_agrees_on_every_small_instance(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not spin_available(), reason="spin and gcc are not installed")
+@pytest.mark.programs("spin", "gcc")
 def test_three_requests_and_three_blocks_are_exhaustive_and_spin_agrees() -> None:
     system = system_of(Instance(requests=3, blocks=3))
     found = Search(system).run()
