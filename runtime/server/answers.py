@@ -65,12 +65,18 @@ def generated(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "usage": {"type": "object"},
         },
     }
+    # A stream is described by one of its events.
+    event = {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "string", "description": "A chunk as JSON, or [DONE]."}},
+    }
     return {
         200: {
             "description": "The answer, or with stream=true server-sent events that end in [DONE].",
             "content": {
                 "application/json": {"schema": whole},
-                "text/event-stream": {"schema": {"type": "string"}},
+                "text/event-stream": {"schema": event},
             },
         },
         **answers(*statuses),

@@ -78,6 +78,20 @@ def can_be_called_wrongly(operation) -> bool:
     return bool(list(operation.query) or list(operation.body))
 
 
+@pytest.mark.parametrize(
+    ("name", "prompt"),
+    [
+        ("POST /v1/completions", {"prompt": "hello"}),
+        ("POST /v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_the_events_of_a_stream_keep_to_the_document(name, prompt, real):
+    body = prompt | {"max_tokens": 3, "stream": True}
+    case = OPERATIONS[name].Case(body=body, media_type="application/json")
+    answer = case.call_and_validate(base_url=real.url, timeout=60)
+    assert "data: [DONE]" in answer.text
+
+
 @pytest.mark.long
 @SCHEMA.parametrize()
 @settings(30)
