@@ -26,6 +26,8 @@ class Fault:
     action: str
     #: The events of the shortest script, where there is one of at most eight.
     script: int | None = None
+    #: Its check takes a second or two, rather than some tenths: `make long` has it.
+    long: bool = False
 
     @property
     def change(self) -> Change:
@@ -46,7 +48,7 @@ FAULTS = (
         "request_effects.py",
         "        return HAND_OVER\n    return RELEASE",
         "        return RELEASE\n    return RELEASE",
-        "S2", "what a launched step may touch has a hold", "abort", 4,
+        "S2", "what a launched step may touch has a hold", "abort", 4, long=True,
     ),
     Fault(
         "the newest step is not recorded",
@@ -60,7 +62,7 @@ FAULTS = (
         "transfer.py",
         "    t.waiters = 0\n    return TAKE",
         "    t.waiters = 0\n    return TAKE if x.kind == LOAD else 0",
-        "S3", "a transfer's hold covers what it carries", "start", 6,
+        "S3", "a transfer's hold covers what it carries", "start", 6, long=True,
     ),
     Fault(
         "admission takes no hold",
@@ -99,7 +101,7 @@ FAULTS = (
         "blocks.py",
         "    if commands & TAKE and wanted and not h.by_request:",
         "    if commands & TAKE and wanted:",
-        "S1", "the block's count is the number of holds that cover it", "grow",
+        "S1", "the block's count is the number of holds that cover it", "grow", long=True,
     ),
     Fault(
         "a reset does not see a store in flight",
@@ -157,7 +159,7 @@ FAULTS = (
         "request_effects.py",
         "    r.computed = 0\n    r.written = 0\n    r.hashed = 0\n    r.reserved = 0\n",
         "    r.hashed = 0\n    r.reserved = 0\n",
-        "S4", "not resident ⇒ computed tokens", "stop", 4,
+        "S4", "not resident ⇒ computed tokens", "stop", 4, long=True,
     ),
     Fault(
         "a preempted request is in no container",
@@ -201,7 +203,7 @@ FAULTS = (
         "transfer.py",
         "    return e.pending_reset\n",
         "    return e.pending_reset and x.kind == LOAD\n",
-        "P2", "no transfer comes into flight", "start", 7,
+        "P2", "no transfer comes into flight", "start", 7, long=True,
     ),
     Fault(
         "a block is published before it is written",
@@ -216,6 +218,7 @@ FAULTS = (
         "    r.stale_step = r.newest_step\n    return 0\n\n\ndef keep_what_is_written",
         "    return 0\n\n\ndef keep_what_is_written",
         "S4", "only what runs computes, and only what runs or was preempted has output", "stop", 4,
+        long=True,
     ),
     Fault(
         "a processed step keeps its holds",
@@ -243,7 +246,7 @@ FAULTS = (
         "request.py",
         "FINISH = (let_go, stop_waiting, drop_queue)",
         "FINISH = (let_go, drop_queue)",
-        "S4", "it waits for a transfer exactly in WAITING_FOR_REMOTE_KVS", "abort", 3,
+        "S4", "it waits for a transfer exactly in WAITING_FOR_REMOTE_KVS", "abort", 3, long=True,
     ),
     Fault(
         "two oldest requests are each other's victims",
