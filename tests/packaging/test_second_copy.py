@@ -19,7 +19,7 @@ def run_session(root: Path, test: str) -> subprocess.CompletedProcess[str]:
     (root / "statemachine").mkdir()
     (root / "statemachine" / "__init__.py").touch()
     (root / "tests").mkdir()
-    for name in ("__init__.py", "conftest.py", "second_copy.py"):
+    for name in ("__init__.py", "conftest.py", "programs.py", "second_copy.py"):
         shutil.copy(TESTS / name, root / "tests" / name)
     (root / "tests" / "test_one.py").write_text(test)
     return subprocess.run(
