@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.lanes import acquired, released
-from .columns import Blocks, Int64Array
+from .columns import Blocks, Int64Array, every
 from .pool import BlockPool
 from .prefix import PrefixIndex
 
@@ -66,12 +66,12 @@ class BlockLedger:
 
     def take_one_each(self, after: Sequence[int]) -> list[int]:
         """One fresh block for each of several growing tables, next to its last block if free."""
-        blocks = []
-        for last in after:
-            taken, evicted = self.pool.take(1, last)
-            if evicted:
-                self.index.drop(taken)
-            blocks.append(taken[0])
+        uncached = min(len(after), self.pool.uncached_free)
+        blocks = [self.pool.take(1, last)[0][0] for last in after[:uncached]]
+        if uncached < len(after):
+            evicted, _ = self.pool.take(len(after) - uncached)
+            self.index.drop(evicted)
+            blocks += evicted
         self.counts[blocks] = 1
         return blocks
 
@@ -82,7 +82,7 @@ class BlockLedger:
         self.counts[ids] = acquired(before, 1)
         free = ids[before == 0]
         if free.size:
-            self.pool.remove(free.tolist())
+            self.pool.remove(free)
 
     # --- letting go -----------------------------------------------------------------------------
 
@@ -104,10 +104,10 @@ class BlockLedger:
             return
         # Released one after the other, each with its tail first; a block becomes free with the
         # last hold on it, so of its several places in the list only the last one counts.
-        every = np.concatenate([blocks[::-1] for blocks in holds])
-        times = np.bincount(every, minlength=self.num_blocks)
+        ended = np.concatenate([blocks[::-1] for blocks in holds])
+        times = np.bincount(ended, minlength=self.num_blocks)
         self.counts[:] = released(self.counts, times)
-        last_first = every[::-1]
+        last_first = ended[::-1]
         _, first_seen = np.unique(last_first, return_index=True)
         order = last_first[np.sort(first_seen)][::-1]
         self._free(order[self.counts[order] == 0])
@@ -117,8 +117,11 @@ class BlockLedger:
         if not blocks.size:
             return
         cached = self.index.cached[blocks]
+        if every(cached):
+            self.pool.put_cached(blocks)
+            return
         self.pool.put_uncached(blocks[~cached])
-        self.pool.put_cached(blocks[cached].tolist())
+        self.pool.put_cached(blocks[cached])
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -136,10 +139,8 @@ class BlockLedger:
         """Blocks that only STEP holds cover: they will be free without anybody letting go."""
         if not self.step_holds:
             return 0
-        every = np.concatenate(
-            [hold.blocks for holds in self.step_holds.values() for hold in holds]
-        )
-        times = np.bincount(every, minlength=self.num_blocks)
+        held = np.concatenate([hold.blocks for holds in self.step_holds.values() for hold in holds])
+        times = np.bincount(held, minlength=self.num_blocks)
         return int(np.count_nonzero((times > 0) & (times == self.counts)))
 
     # --- prefixes -------------------------------------------------------------------------------
@@ -151,13 +152,13 @@ class BlockLedger:
         if self.index.publish(block, key, parent, tokens) and self.published is not None:
             self.published.append((key, block))
 
-    def release_and_forget(self, every: npt.NDArray[np.int32]) -> int:
-        """Many holds end, `every` block of each, and every prefix that no hold keeps is forgotten.
+    def release_and_forget(self, ended: npt.NDArray[np.int32]) -> int:
+        """Many holds end, `ended` block by block, and every prefix that no hold keeps is forgotten.
 
         What a reset does, without putting in order what is forgotten anyway. Returns how many
         blocks could be hit.
         """
-        self.counts[:] = released(self.counts, np.bincount(every, minlength=self.num_blocks))
+        self.counts[:] = released(self.counts, np.bincount(ended, minlength=self.num_blocks))
         free = self.counts == 0
         forgotten = (free & self.index.cached).nonzero()[0]
         if len(forgotten) == len(self.index):

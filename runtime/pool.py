@@ -4,18 +4,18 @@ Never-cached blocks go first, in adjacent runs where there are any; then cached 
 free first, so that what was let go last can still be hit.
 
     uncached   bytearray, one byte a block: 1 = free, and nothing in it can be hit
-    cached     OrderedDict in eviction order: free, but still a hit
+    cached     the order of eviction: free, but still a hit
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from .columns import Blocks, Int64Array
+from .eviction import EvictionOrder
 
 
 class BlockPool:
@@ -27,7 +27,7 @@ class BlockPool:
         # Never resized, so a numpy view of it is safe.
         self._map = np.frombuffer(self._uncached, dtype=np.uint8)
         self._uncached_free = num_blocks
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = EvictionOrder(num_blocks)
 
     @property
     def free(self) -> int:
@@ -60,8 +60,8 @@ class BlockPool:
         uncached = min(wanted, self._uncached_free)
         blocks = self._take_uncached(uncached, after) if uncached else []
         evicted = wanted - uncached
-        for _ in range(evicted):
-            blocks.append(self._cached.popitem(last=False)[0])
+        if evicted:
+            blocks += self._cached.pop(evicted)
         return blocks, evicted
 
     def _take_uncached(self, wanted: int, after: int) -> list[int]:
@@ -80,20 +80,18 @@ class BlockPool:
         blocks: list[int] = found.tolist()
         return blocks
 
-    def remove(self, blocks: Iterable[int]) -> None:
+    def remove(self, blocks: Blocks) -> None:
         """Take these blocks, cached and free, out of the pool: they are hits."""
-        for block in blocks:
-            del self._cached[block]
+        self._cached.remove(blocks)
 
     def put_uncached(self, blocks: Blocks) -> None:
         """These blocks are free and hold nothing that can be hit."""
         self._map[blocks] = 1
         self._uncached_free += len(blocks)
 
-    def put_cached(self, blocks: Iterable[int]) -> None:
+    def put_cached(self, blocks: Blocks) -> None:
         """These blocks are free and can still be hit; the first of them is evicted first."""
-        for block in blocks:
-            self._cached[block] = None
+        self._cached.append(blocks)
 
     def forget_all(self, free: npt.NDArray[np.bool_]) -> None:
         """`free`, bool [blocks], says which blocks nobody holds; none of them can be hit."""
