@@ -116,6 +116,7 @@ class Replay:
     sequences: dict[str, int] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)  # the newest transfer's number
+    arrived: dict[str, int] = field(default_factory=dict)  # the first request's arrival
     used_rows: dict[str, Counter[int]] = field(
         default_factory=lambda: {name: Counter() for name in KINDS}
     )
@@ -159,6 +160,8 @@ class Replay:
             raise _DepartureError("time runs backwards")
         self.sequences[line.trace] = line.sequence
         self.times[line.trace] = line.time
+        if line.event == "add" and line.machine == "request" and line.answer == "go":
+            self.arrived.setdefault(line.trace, line.ask.get("arrival", 0))
         if line.machine == "transfer" and line.event == "start" and line.answer == "go":
             number, newest = int(line.subject), self.started.get(line.trace, 0)
             if number <= newest:
@@ -170,6 +173,9 @@ class Replay:
         if known is None:
             if key in self.gone and getattr(before, "state", kind.gone) != kind.gone:
                 raise _DepartureError("the subject is gone, and yet it has a record")
+            first = self.arrived.get(key[0])
+            if first is not None and getattr(before, "arrival", 0) > first:
+                raise _DepartureError("it arrived after the trace began, and no line adds it")
             return
         skip = UNTRACKED_ENGINE_FACTS if key[1] == "engine" else frozenset()
         for name, value in before.as_dict().items():
