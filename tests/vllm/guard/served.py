@@ -106,6 +106,8 @@ def until(said: Any, seconds: float = 120.0) -> bool:
 def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
     """The same command, but for the one option that installs the guard."""
     folder.mkdir(parents=True, exist_ok=True)
+    metrics = folder / "metrics"
+    metrics.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -144,6 +146,8 @@ def serve(model: Path, folder: Path, guarded: bool) -> Iterator[Served]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "1",
         "KVPROOF_GUARD": "repair",
+        # The guard counts in the engine core's process, /metrics is answered by another one.
+        "PROMETHEUS_MULTIPROC_DIR": str(metrics),
     }
     log = folder / "server.log"
     with log.open("w") as output:

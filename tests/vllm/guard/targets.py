@@ -1,4 +1,4 @@
-"""The observing guard as a target of the fuzzer; what each one reported is kept."""
+"""The observing and the strict guard as targets of the fuzzer; what each one reported is kept."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ REPORTS: list[Any] = []
 class Observed(VllmScheduler):
     """The guard only observes."""
 
+    guard = "observe"
+
     def __init__(self, settings: Settings) -> None:
-        os.environ["KVPROOF_GUARD"] = "observe"
+        os.environ["KVPROOF_GUARD"] = self.guard
         super().__init__(settings)
         REPORTS.append(self.scheduler.guard_report)
 
@@ -28,6 +30,18 @@ class Observed(VllmScheduler):
 
 class ObservedAsync(Observed, VllmAsyncScheduler):
     """The same with two steps in flight."""
+
+
+class Strict(Observed):
+    """The guard raises at a departure."""
+
+    guard = "strict"
+
+
+class StrictAsync(ObservedAsync):
+    """The same with two steps in flight."""
+
+    guard = "strict"
 
 
 def departures() -> Counter[str]:

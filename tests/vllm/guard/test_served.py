@@ -58,6 +58,13 @@ def test_without_the_guard_it_is_a_500_and_with_it_an_answer(model: Path, tmp_pa
         assert last == (200, {"success": True})
         assert len(tokens) == TOKENS
         assert tokens == disturbed == plain
+        counted = [
+            line for line in served.metric("kvproof_guard_events_total") if "refused" in line
+        ]
+        assert counted
+        assert 'kind="repair"' in counted[0]
+        assert 'what="a reset refused, nothing changed"' in counted[0]
+        assert float(counted[0].split()[-1]) >= 1
     log = (tmp_path / "guarded" / "server.log").read_text()
     assert "kvproof guard: repair" in log
     assert "repaired: a reset refused, nothing changed" in log
