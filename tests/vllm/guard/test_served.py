@@ -10,7 +10,7 @@ import pytest
 
 from .served import Served, exported_model, serve, until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 PROMPT = [1 + (7 * i) % 4000 for i in range(100)]
 TOKENS = 8
