@@ -346,7 +346,9 @@ class RequestEvents(LifecycleState):
         """Blocks `first` to `end` of the request's table become hits."""
         keys = self.keys(row, end)
         width = self.block_size
-        tokens = self._tokens[row, first * width : end * width].tobytes()
+        tokens = b""
+        if self.hasher.compares_tokens:
+            tokens = self._tokens[row, first * width : end * width].tobytes()
         table = self._tables[row, first:end].tolist()
         parent = keys[first - 1] if first else self.root(row)
         for number, block in enumerate(table):

@@ -74,14 +74,19 @@ class Steady:
 
     __slots__ = ("_after", "_last", "_rows", "_version", "ones", "zeros")
 
-    def __init__(self, lifecycle: Lifecycle, rows: Int64Array, steps: int) -> None:
-        """The step that is planned now, and `steps` more after it."""
-        self.ones = np.ones(len(rows), dtype=np.int64)
+    def __init__(
+        self, lifecycle: Lifecycle, rows: Int64Array, ones: Int64Array, steps: int, grows: bool
+    ) -> None:
+        """The step that is planned now, and `steps` more after it.
+
+        `ones`: a token for each row. `grows`: the planned step makes tables longer.
+        """
+        self.ones = ones
         self.zeros = np.zeros(len(rows), dtype=np.int64)
         self._rows = rows
         self._after = lifecycle.launched
         self._last = lifecycle.launched + steps
-        self._version = lifecycle.holds_version
+        self._version = lifecycle.holds_version + grows
 
     def holds_for(self, lifecycle: Lifecycle, rows: Int64Array, budget: int) -> bool:
         """Whether the next step is one of them."""

@@ -110,10 +110,13 @@ class Scheduler:
             total = budget
             all_go = False
         size = engine.block_size
-        new_blocks = must_grow(computed, tokens, covered, size)
-        if some(new_blocks):
-            new_blocks = new_blocks * (-(-(computed + tokens) // size) - covered)
-            lacking = int(new_blocks.sum())
+        growing = must_grow(computed, tokens, covered, size)
+        new_blocks: Int64Array = growing.astype(np.int64)  # enough for one token more
+        grows = some(growing)
+        if grows:
+            if total != len(rows):
+                new_blocks *= -(-(computed + tokens) // size) - covered
+            lacking = sum(new_blocks.tolist())
             if lacking > room.free:
                 rows, tokens, new_blocks = self._make_room_to_grow(
                     plan, room, rows, computed + tokens, tokens, new_blocks, engine
@@ -126,7 +129,7 @@ class Scheduler:
         self._steady = None
         if all_go and total == len(rows) and not engine.quarantined:
             room_left = np.minimum((covered + new_blocks) * size - target, limit - 1 - target)
-            self._steady = Steady(lifecycle, rows, min(room_left.tolist()))
+            self._steady = Steady(lifecycle, rows, tokens, min(room_left.tolist()), grows)
         return budget - total
 
     def _check_steady(self, plan: Plan, budget: int, engine: EngineFacts) -> None:

@@ -171,19 +171,19 @@ class StepLanes(TransferEvents):
         return launched
 
     def _grow(self, rows: Int64Array, new_blocks: Int64Array, growing: Int64Array) -> None:
-        facts, tables, ledger = self._facts, self._tables, self.ledger
+        tables, ledger, column = self._tables, self.ledger, self._column[COVERED]
         grown = rows[growing]
         more = new_blocks[growing]
-        covered = facts[COVERED, grown]
+        covered = column[grown]
         last = tables[grown, covered - 1].tolist()
-        if (more == 1).all():
+        if every(more == 1):
             tables[grown, covered] = ledger.take_one_each(last)
         else:
             for row, at, after, count in zip(
                 grown.tolist(), covered.tolist(), last, more.tolist(), strict=True
             ):
                 tables[row, at : at + count] = ledger.take_fresh(count, after)
-        facts[COVERED, grown] = advance(covered, more)
+        column[grown] = advance(covered, more)
         self.holds_version += 1
 
     def settle(

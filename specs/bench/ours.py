@@ -105,7 +105,7 @@ class Ours:
             num_blocks=blocks,
             block_size=BLOCK_SIZE,
             max_num_seqs=running,
-            max_batched_tokens=max(8192, running * scenario.prompt + running),
+            max_batched_tokens=max(8192, running * (scenario.prompt + BLOCK_SIZE)),
             max_model_len=MODEL_LENGTH,
             steps_in_flight=scenario.depth,
             hash_algorithm="sha256",
@@ -151,7 +151,7 @@ def decode(scenario: Scenario) -> list[float]:
 
 
 def _running(scenario: Scenario, number: int) -> Ours:
-    length = scenario.prompt + scenario.samples + 32
+    length = scenario.prompt + scenario.samples + 48
     ours = Ours(scenario, number, number * (length // BLOCK_SIZE + 2))
     for row, tokens in enumerate(prompts(scenario, number)):
         ours.add(f"r{row}", tokens)

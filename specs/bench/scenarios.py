@@ -88,8 +88,16 @@ def as_line(scenario: Scenario) -> str:
 
 
 def prompts(scenario: Scenario, number: int) -> list[list[int]]:
-    """That many prompts, lists of ints; no two begin with the same block."""
+    """That many prompts, lists of ints; no two begin with the same block.
+
+    Those that decode differ in length by up to a block, so that a sixteenth of the requests fills
+    a block in each step, as in a server, and not all of them in every sixteenth.
+    """
+    staggered = scenario.name == "decode"
     return [
-        [(7 * row + place) % 30_000 + 10 for place in range(scenario.prompt)]
+        [
+            (7 * row + place) % 30_000 + 10
+            for place in range(scenario.prompt + (row % BLOCK_SIZE if staggered else 0))
+        ]
         for row in range(number)
     ]

@@ -18,7 +18,7 @@ class Vllm:
             blocks=blocks,
             block_size=BLOCK_SIZE,
             max_running=running,
-            token_budget=max(8192, running * scenario.prompt + running),
+            token_budget=max(8192, running * (scenario.prompt + BLOCK_SIZE)),
             max_length=MODEL_LENGTH,
             priority=False,
             asynchronous=scenario.depth > 1,
@@ -114,7 +114,7 @@ def decode(scenario: Scenario) -> list[float]:
 
 
 def _running(scenario: Scenario, number: int) -> Vllm:
-    length = scenario.prompt + scenario.samples + 32
+    length = scenario.prompt + scenario.samples + 48
     vllm = Vllm(scenario, number, number * (length // BLOCK_SIZE + 2))
     for row, tokens in enumerate(prompts(scenario, number)):
         vllm.add(f"r{row}", tokens)
