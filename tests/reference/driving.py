@@ -12,6 +12,9 @@ from .engine import Engine
 from .records import Config, Request
 from .tier import HostTier
 
+#: What most scenarios ask: one full block and half of the next.
+PROMPT = [1, 2, 3, 4, 5, 6]
+
 
 def engine(tier: type[HostTier] | None = None, **sizes: int | str | float) -> Engine:
     """An engine of a small pool."""
@@ -19,7 +22,10 @@ def engine(tier: type[HostTier] | None = None, **sizes: int | str | float) -> En
 
 
 def run(e: Engine, steps: int = 1000) -> int:
-    """Step until nothing can be computed, at most so often; every invariant is checked."""
+    """Step until nothing can be computed, at most `steps` times; check every invariant each time.
+
+    Returns how many steps there were.
+    """
     count = 0
     while count < steps and (e.step() or e.launched):
         e.check()
@@ -84,6 +90,13 @@ def load_in_flight(
     assert state(request) == "WAITING_FOR_REMOTE_KVS"
     e.check()
     return request
+
+
+def parked(e: Engine, name: str = "chat") -> None:
+    """A session whose first turn, PROMPT, is over."""
+    request = e.add(name, PROMPT, session=True)
+    run(e)
+    assert state(request) == "WAITING_FOR_STREAMING_REQ"
 
 
 def state(request: Request) -> str:
