@@ -12,7 +12,6 @@ from fastapi.responses import JSONResponse
 
 from ..api import TokenLogprobs
 from .answers import check_model, front_of, generated, shown, usage
-from .errors import ApiError
 from .fields import ChatBody
 from .front import Front, Generation, now
 from .http import EventStream, unless_gone
@@ -29,9 +28,8 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
     most = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     params = body.sampling(most, (body.top_logprobs or 0) if body.logprobs else None)
     tenant = tenant_of(request.state)
-    prompt = await rendered(
-        front, [one.flat() for one in body.messages], body.add_generation_prompt
-    )
+    text = await front.render(body.messages, body.add_generation_prompt)
+    prompt = await front.encode(text, add_special_tokens=False)  # the template has written them
     front.check_prompt(prompt, params)
     name = f"chatcmpl-{body.request_id or uuid.uuid4().hex}"
     with ExitStack() as stack:
@@ -51,17 +49,9 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
         return JSONResponse(await unless_gone(request, answer.whole()))
 
 
-async def rendered(
-    front: Front, messages: Sequence[dict[str, str]], add_generation_prompt: bool
-) -> list[int]:
-    """A conversation's tokens. Raises ChatTemplateError, ApiError."""
-    if not messages:
-        raise ApiError(400, "messages: there is none", param="messages")
-    text = await front.call(front.tokenizer.render_chat, messages, add_generation_prompt)
-    return await front.encode(text, add_special_tokens=False)
-
-
 class _Answer:
+    """One conversation's answer, as a whole or as events."""
+
     def __init__(self, name: str, front: Front, body: ChatBody, generation: Generation) -> None:
         self._head = {"id": name, "created": now(), "model": front.config.model_name}
         self._tokenizer = front.tokenizer

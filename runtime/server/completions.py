@@ -65,6 +65,8 @@ async def _tokens(front: Front, body: CompletionBody) -> list[list[int]]:
 
 
 class _Answer:
+    """The answers to one call's prompts, as a whole or as events."""
+
     def __init__(
         self,
         name: str,

@@ -1,7 +1,7 @@
-"""Connections that nobody can hold open for ever: a client must speak, and read, within a time.
+"""Connections that no client can hold open for ever: it must send, and read, within a time.
 
-uvicorn limits idle connections only: one that sends half a header, or reads nothing of what it is
-sent, would be kept. They are aborted, not closed: closing waits for what the client does not take.
+uvicorn limits idle connections only: a client that sends half a header, or never reads, would keep
+its connection. Such a one is aborted, not closed: closing waits until the client has read.
 """
 
 from __future__ import annotations

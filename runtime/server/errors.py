@@ -102,7 +102,7 @@ def unavailable(message: str, retry_after: int = RETRY_AFTER) -> ApiError:
 
 
 def translated(error: Exception) -> ApiError | None:
-    """An error of the engine or the model as an answer; None if it is no declared one."""
+    """An error of the engine or the model as an answer; None for an error that is not declared."""
     match error:
         case ApiError():
             return error
@@ -186,9 +186,9 @@ class _CatchAll:
 
 
 def answered(error: Exception, what: str) -> ApiError:
-    """Any exception as an answer; one that is our fault is logged.
+    """Any exception as an answer. One that is our fault is logged, by its type and stack only.
 
-    Its message is not: it may repeat what a client sent. Its type and its stack say enough.
+    Its message may repeat what a client sent.
     """
     known = translated(error)
     if known is None:

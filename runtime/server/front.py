@@ -1,7 +1,7 @@
 """From text to the engine and back: what every route that generates goes through.
 
-Here prompts become tokens; the engine, on a thread of its own, gives tokens with their text back.
-Whoever leaves a `Generation` has it aborted: nothing is left behind.
+Prompts become tokens here; the engine, on its own thread, answers with tokens and their text.
+Leaving a `Generation` aborts its request, so that nothing is left behind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..model.tokenizer import Tokenizer
 from ..sampling_params import SamplingParams
 from .contract import OnOutput, ServedEngine
 from .errors import ApiError, unavailable
+from .fields import Message
 from .limits import Limits
 from .metrics import Metrics
 from .settings import ServerConfig
@@ -63,7 +64,7 @@ class Front:
         )
 
     async def waiting_call(self, begin: Callable[..., Future[T]], *args: Any) -> T:
-        """An engine call that may wait long. Whoever is cancelled gives the call up.
+        """An engine call that may wait for long. Cancelling the caller gives the call up.
 
         Raises ApiError 503 when too many wait already.
         """
@@ -87,17 +88,24 @@ class Front:
             tokens = await self.call(self.tokenizer.encode, text, add_special_tokens)
         return list(tokens.tolist())
 
+    async def render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        """A conversation as the model's template writes it. Raises ChatTemplateError."""
+        flat = [message.flat() for message in messages]
+        return await self.call(self.tokenizer.render_chat, flat, add_generation_prompt)
+
+    def check_tokens(self, tokens: Sequence[int], param: str = "prompt") -> None:
+        """Raises ApiError, naming `param`, for an id that the tokenizer does not know."""
+        most = self.tokenizer.vocab_size - 1
+        if tokens and not 0 <= min(tokens) <= max(tokens) <= most:
+            raise ApiError(400, f"{param}: token ids are 0 to {most}", param=param)
+
     def check_prompt(self, tokens: Sequence[int], params: SamplingParams) -> None:
         """Raises ApiError for a prompt that no engine of this model could take."""
-        most = self.config.max_model_len
         if not tokens:
             raise ApiError(400, "prompt: it has no token", param="prompt")
-        if len(tokens) + max(params.min_tokens, 1) > most:
-            raise too_long(str(len(tokens)), most)
-        if not 0 <= min(tokens) <= max(tokens) < self.tokenizer.vocab_size:
-            raise ApiError(
-                400, f"prompt: token ids are 0 to {self.tokenizer.vocab_size - 1}", param="prompt"
-            )
+        if len(tokens) + max(params.min_tokens, 1) > self.config.max_model_len:
+            raise too_long(str(len(tokens)), self.config.max_model_len)
+        self.check_tokens(tokens)
 
     async def start(
         self,
@@ -140,7 +148,7 @@ class Front:
         salt: bytes,
         on_output: OnOutput,
     ) -> None:
-        """add_request, such that a caller who is cancelled meanwhile leaves nothing behind."""
+        """`add_request` for a caller that may be cancelled: then the request is aborted."""
         adding = asyncio.ensure_future(
             self.call(
                 self.engine.add_request,
@@ -160,7 +168,7 @@ class Front:
             raise
 
     def abort_soon(self, request_id: str) -> None:
-        """Abort without waiting for the answer. Unknown and ended requests are ignored."""
+        """Abort without waiting for the answer. A request that has ended is ignored."""
         if not self._shut:
             self._threads.submit(self.engine.abort, request_id)
 

@@ -28,7 +28,7 @@ class Limits:
 
     @contextmanager
     def requests_of(self, tenant: Tenant, count: int) -> Iterator[None]:
-        """Room for `count` requests. Raises ApiError 429 or 503; nothing is counted then."""
+        """Count `count` requests while they are served. Raises ApiError 429 or 503."""
         config = self._config
         if self.live + count > config.max_requests:
             raise unavailable(f"the server serves {config.max_requests} requests at once")
@@ -53,13 +53,13 @@ class Limits:
         self.sessions[tenant.name] += 1
 
     def close_session(self, tenant: Tenant) -> None:
-        """Count one fewer."""
+        """Count one session less."""
         self.sessions[tenant.name] -= 1
         self.sessions += Counter()
 
     @contextmanager
     def waiting_call(self) -> Iterator[None]:
-        """Room for an admin call that may wait. Raises ApiError 503."""
+        """Count an admin call while it waits. Raises ApiError 503."""
         if self.waiting_calls >= self._config.max_waiting_calls:
             raise unavailable(f"{self.waiting_calls} calls are waiting already")
         self.waiting_calls += 1

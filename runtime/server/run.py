@@ -33,9 +33,9 @@ def serve(
 ) -> None:
     """Serve on a socket of `listen` until a signal comes; then the engine is shut down.
 
-    The socket is taken before the engine is made, so that an address that is not to be had is
-    known before a model is loaded. `tell` is called with a line for people: the URL, once the
-    server answers; and at a signal, what is waited for.
+    The socket is bound before the engine is made, so that an address in use is noticed before a
+    model is loaded. `tell` is given lines for people: the URL once the server answers and, at a
+    signal, what the server still waits for.
     """
     host, port = listening.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -64,7 +63,7 @@ class Keys:
         self._dev = config.dev
 
     def tenant(self, presented: str | None) -> Tenant | None:
-        """Who presented this key; None if nobody that is known."""
+        """Who presented this key; None if the key is unknown."""
         if not self._tenants:
             return ANYBODY
         digest = self._digest(presented or "")
@@ -136,7 +135,7 @@ def is_admin(path: str) -> bool:
     return path in ADMIN_ROUTES or path == "/debug" or path.startswith("/debug/")
 
 
-def tenant_of(state: Iterable[object] | object) -> Tenant:
+def tenant_of(state: object) -> Tenant:
     """The tenant that the guard put into a request's or socket's state."""
     found = getattr(state, "tenant", ANYBODY)
     return found if isinstance(found, Tenant) else ANYBODY

@@ -1,4 +1,4 @@
-"""Routes that tell about the server: models, tokens, version, health, load, metrics."""
+"""Routes about the server itself: models, tokens, version, health, load, metrics."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
     front = front_of(request)
     check_model(front, body.model)
     if body.messages is not None:
-        text = await front.call(
-            front.tokenizer.render_chat,
-            [one.flat() for one in body.messages],
-            body.add_generation_prompt,
-        )
+        text = await front.render(body.messages, body.add_generation_prompt)
     else:
         text = body.prompt or ""
     special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
@@ -75,9 +71,7 @@ async def detokenize(body: DetokenizeBody, request: Request) -> dict[str, str]:
     """The text of tokens."""
     front = front_of(request)
     check_model(front, body.model)
-    if max(body.tokens, default=0) >= front.tokenizer.vocab_size:
-        most = front.tokenizer.vocab_size - 1
-        raise ApiError(400, f"tokens: ids are 0 to {most}", param="tokens")
+    front.check_tokens(body.tokens, "tokens")
     text = await front.call(front.tokenizer.decode, body.tokens, False)
     return {"prompt": text}
 

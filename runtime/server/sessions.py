@@ -58,10 +58,10 @@ class Session:
             await changed.wait()
 
     async def chunk(self, message: ChunkMessage) -> None:
-        """Queue more input. Raises ApiError and the engine's errors; nothing is changed then.
+        """Queue more input. Raises ApiError and the engine's errors; then nothing has changed.
 
-        A socket that drops meanwhile does not stop it half-way: the event `taken` tells the next
-        one that it was done.
+        A socket that drops meanwhile does not stop this half-way: the event `taken` tells the
+        next socket that the chunk was queued.
         """
         await asyncio.shield(asyncio.ensure_future(self._chunk(message)))
 
@@ -209,7 +209,5 @@ async def prompt_tokens(front: Front, prompt: str | list[int], special: bool) ->
     tokens = await front.encode(prompt, special) if isinstance(prompt, str) else prompt
     if not tokens:
         raise ApiError(400, "prompt: it has no token", param="prompt")
-    if max(tokens) >= front.tokenizer.vocab_size:
-        most = front.tokenizer.vocab_size - 1
-        raise ApiError(400, f"prompt: token ids are 0 to {most}", param="prompt")
+    front.check_tokens(tokens)
     return tokens

@@ -1,4 +1,4 @@
-"""What a server is started with: address, keys, limits. Sizes and times are checked here."""
+"""What a server is started with: address, keys, limits."""
 
 from __future__ import annotations
 
