@@ -1,7 +1,7 @@
-"""An engine with its tokenizer: text in, text out. The Python API.
+"""The Python API: an engine with its tokenizer, text in and text out.
 
-`Engine.from_pretrained` makes one. Everything of the engine (reset, pause, sleep, holds, trace)
-is there as well.
+`Engine.from_pretrained` makes one. The engine's own calls (reset, pause, sleep, holds, trace) are
+inherited.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LLM(Engine):
         )
 
     def encode(self, prompt: Prompt) -> Int32Array | Sequence[int]:
-        """Token ids of a prompt; what is ids already stays. Raises InvalidRequestError."""
+        """Token ids of a prompt; ids are returned as they are. Raises InvalidRequestError."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if isinstance(prompt, (bytes, Mapping)) or not hasattr(prompt, "__len__"):
@@ -61,9 +61,9 @@ class LLM(Engine):
         return prompt
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> Int32Array:
-        """The prompt that asks for the next message of a conversation, as token ids.
+        """The prompt that asks for the next message of a conversation, as int32 token ids [tokens].
 
-        messages: `role` and `content` each. Raises ChatTemplateError.
+        messages: each with `role` and `content`. Raises ChatTemplateError.
         """
         return self.tokenizer.encode_chat(messages)
 
@@ -76,12 +76,14 @@ class LLM(Engine):
         salt: bytes = b"",
         progress: bool | None = None,
     ) -> list[Completion]:
-        """Generate for each prompt; waits for all. One completion a prompt, in their order.
+        """Generate for every prompt and wait for all: one completion per prompt, in order.
 
-        params: for all prompts, or one each; None is SamplingParams(). progress: a bar on
-        stderr; None shows it on a terminal. What is wrong with any prompt or parameter is raised
-        before anything runs: InvalidRequestError, EngineClosedError. A request that fails later
-        does not end the others: its completion says so (`failed`, `error`).
+        params: for all prompts, or one each; None is SamplingParams(). priority: lower runs first
+        (policy "priority"). salt: only requests with the same salt share cached prefixes.
+        progress: whether to show a bar on stderr; None shows it on a terminal.
+
+        Raises InvalidRequestError and EngineClosedError before anything runs. A request that fails
+        later does not end the others: its completion says so (`failed`, `error`).
         """
         encoded = [self.encode(prompt) for prompt in _listed(prompts)]
         sampling = _one_each(params, len(encoded))
@@ -120,10 +122,10 @@ class LLM(Engine):
         priority: int = 0,
         salt: bytes = b"",
     ) -> Stream:
-        """Generate for one prompt, output by output: `for` or `async for`, or `.result()`.
+        """Generate for one prompt, output by output: `for`, `async for` or `.result()`.
 
-        A request whose stream is left before its end is aborted. Raises InvalidRequestError,
-        EngineClosedError.
+        Leaving the stream before its end aborts the request. priority, salt: see `generate`.
+        Raises InvalidRequestError, EngineClosedError.
         """
         name = self._new_id()
         stream = Stream(lambda: self._abort_soon(name))
@@ -138,7 +140,10 @@ class LLM(Engine):
         return stream
 
     def session(self, *, priority: int = 0, salt: bytes = b"") -> Session:
-        """A conversation whose cache stays while it waits for its next turn."""
+        """A conversation whose blocks stay while it waits for its next turn.
+
+        priority, salt: see `generate`. The engine knows nothing of it before its first `send`.
+        """
         return Session(self, self._new_id(), priority, salt)
 
     def _new_id(self) -> str:
@@ -161,11 +166,11 @@ class LLM(Engine):
 
 
 class Session:
-    """A conversation: turns over one growing sequence, of which nothing is computed twice.
+    """A conversation: turns over one growing sequence, whose KV is kept between them.
 
-    While parked, its blocks stay until somebody needs them (or a forced reset or a sleep takes
-    them); the tokens of its next turn are the same in all cases. A context manager: leaving it
-    ends the session, and aborts a turn that is not over.
+    A parked session keeps its blocks until another request needs them, or a forced reset or a sleep
+    takes them; the next turn's tokens are the same in all cases. As a context manager it ends the
+    session, and aborts a turn that is not over.
     """
 
     def __init__(self, engine: LLM, name: str, priority: int, salt: bytes) -> None:
@@ -180,12 +185,13 @@ class Session:
         self._over: RequestOutput | None = None
 
     def send(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
-        """The next turn's input, and the stream of its output. It waits for the turn before.
+        """Send the next turn's input; returns the stream of its output.
 
-        params: None keeps those of the turn before. A text is tokenised by itself, with the
-        special tokens that begin a sequence only in the first turn. Leaving the stream early
-        does not end the turn. Raises InvalidRequestError, SessionError, EngineClosedError; the
-        session is then as it was.
+        It may be sent before the previous turn is over. params: None keeps the previous turn's. A
+        text is tokenised on its own; only the first turn gets the special tokens that begin a
+        sequence. Leaving the stream early does not end the turn.
+
+        Raises InvalidRequestError, SessionError, EngineClosedError; the session is then unchanged.
         """
         with self._sending:
             return self._send(prompt, params)
@@ -218,7 +224,7 @@ class Session:
         return stream
 
     def close(self) -> None:
-        """No further input: what was sent is finished, then the session is over."""
+        """No further input: what was sent is answered, then the session is over."""
         with self._lock:
             if self._sent == 0 or self._over is not None:
                 return
@@ -234,7 +240,7 @@ class Session:
         return self._over is not None
 
     def _hear(self, output: RequestOutput) -> None:
-        """On the engine's thread: give an output to its turn; the end ends every turn."""
+        """Called on the engine's thread: pass an output to its turn's stream, the last to all."""
         with self._lock:
             if output.finished:
                 self._over = output

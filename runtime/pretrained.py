@@ -1,6 +1,6 @@
-"""A model's engine from options: weights, runner, host tier and engine put together.
+"""Builds a model's engine from options: weights, runner, host tier and engine.
 
-The one place where that is done: the server, the command line and the Python API all begin here.
+The server, the command line and the Python API all begin here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What an engine is made with. Sizes are bytes, times seconds.
+    """What an engine is made with. Times are seconds.
 
     dtype: "auto" is the checkpoint's own (float32 for a quantised GGUF). device: "auto" is CUDA
-    where there is one. device_blocks: KV blocks of `block_size` tokens each. max_batched_tokens:
-    tokens a step. max_model_len: tokens of a request, output included; no more than the model
-    and the blocks allow. steps_in_flight: steps launched ahead. check: recompute every count
-    after each step; slow.
+    where there is one. device_blocks: KV blocks of `block_size` tokens each. host_tier_bytes: host
+    memory for KV that was evicted from the device; 0 for no tier. max_num_seqs: requests that run
+    at once. max_batched_tokens: tokens per step. max_model_len: tokens of a request, output
+    included; lowered to what the model and the blocks allow. steps_in_flight: steps launched before
+    the first one's result is processed. load_failure_policy: what a request does whose load failed.
+    hash_algorithm: of the prefix cache's keys. session_deadline: how long a session may stay
+    parked. check: recompute every count after each step; slow.
 
     Raises ValueError, which names the option, before anything is loaded.
     """
@@ -80,7 +83,7 @@ class EngineOptions:
 def load_engine(model: str | Path, options: EngineOptions) -> LLM:
     """Load a model by name, directory or GGUF file, and start its engine.
 
-    Raises ModelError, MemoryError; no thread or memory is left then.
+    Raises ModelError and MemoryError; neither leaves a thread or memory behind.
     """
     loaded = load_model(model, options.dtype, options.device)
     longest = min(

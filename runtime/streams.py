@@ -1,7 +1,7 @@
 """One turn's outputs on their way from the engine's thread to one reader, and the turn as a whole.
 
-A stream is read with `for` or with `async for`. Memory is bounded by the turn itself, however
-slowly it is read: what was not taken yet is merged.
+A stream is read with `for` or with `async for`. However slowly it is read, its memory is bounded by
+the turn itself: outputs that were not read yet are merged into one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Stream:
     """The outputs of one request or turn, for one reader: `for output in stream`, or `async for`.
 
     The last output has a `finish_reason`, also when the engine has failed: a stream always ends.
-    Whoever stops reading before calls `leave`, by `break`, by an exception or by hand.
+    A reader that stops before that (`break`, an exception) calls `leave`.
     """
 
     def __init__(self, leave: Callable[[], object] = lambda: None) -> None:
@@ -100,7 +100,7 @@ class Stream:
         return self._ended
 
     def leave(self) -> None:
-        """Stop reading. Nothing happens if the last output has arrived. Safe to call twice."""
+        """Stop reading. Does nothing once the last output has arrived. Safe to call twice."""
         with self._changed:
             if self._left or self._ended:
                 return
@@ -108,7 +108,10 @@ class Stream:
         self._leave()
 
     def result(self) -> Completion:
-        """What is left of the turn, read to its end and put together. Waits."""
+        """Wait for the turn's end; returns the outputs that were not read yet as one completion.
+
+        Raises RuntimeError if the stream has been read to its end.
+        """
         outputs = list(self)
         if not outputs:
             raise RuntimeError("the stream has been read to its end")
