@@ -11,8 +11,17 @@ import numpy as np
 
 from ...runtime.api import EngineConfig, RequestOutput
 from ...runtime.engine import EngineCore
-from ...runtime.protocols import Int32Array, StepBatch, StepResult, TransferSignal
+from ...runtime.fake import FakeKV
+from ...runtime.protocols import (
+    Connector,
+    Int32Array,
+    KVStorage,
+    StepBatch,
+    StepResult,
+    TransferSignal,
+)
 from ...runtime.sampling_params import SamplingParams
+from ...runtime.transfers import HostTier
 from .scenarios import BLOCK_SIZE, MAX_TOKENS, MODEL_LENGTH, SAMPLED, STOP, Scenario, prompts
 
 GREEDY, ONE_TOKEN = (
@@ -37,8 +46,8 @@ class NoStorage:
 class NoDevice:
     """Samples the same token for whoever asks, at once."""
 
-    def __init__(self) -> None:
-        self.kv = NoStorage()
+    def __init__(self, kv: KVStorage) -> None:
+        self.kv = kv
         self.seconds = 0.0  # spent on making answers: a device's work, not a scheduler's
         self._batches: dict[int, StepBatch] = {}
 
@@ -100,7 +109,7 @@ class Client:
 class Ours:
     """One core, large enough that nothing is short, with vLLM's default hash."""
 
-    def __init__(self, scenario: Scenario, running: int, blocks: int, tier: bool = False) -> None:
+    def __init__(self, scenario: Scenario, running: int, blocks: int, silent: bool = False) -> None:
         config = EngineConfig(
             num_blocks=blocks,
             block_size=BLOCK_SIZE,
@@ -112,8 +121,12 @@ class Ours:
             load_deadline=1e9,
             transfer_lease=1e9,
         )
-        self.device = NoDevice()
-        self.core = EngineCore(config, self.device, SilentTier() if tier else None)
+        self.device = NoDevice(FakeKV(blocks, BLOCK_SIZE) if scenario.tier else NoStorage())
+        kv = self.device.kv
+        self.tier: Connector | None = SilentTier() if silent else None
+        if scenario.tier:
+            self.tier = HostTier(kv, 2 * blocks * kv.bytes_per_block)
+        self.core = EngineCore(config, self.device, self.tier)
         self.client = Client()
         self.depth = scenario.depth
 
@@ -145,6 +158,9 @@ def decode(scenario: Scenario) -> list[float]:
     """A step of that many running requests."""
     ours = _running(scenario, scenario.requests)
     seconds = ours.steps(scenario.samples)
+    if ours.tier is not None:
+        assert ours.core.stats().tier_stored_bytes > 0
+        ours.tier.close()
     assert len(ours.core.lifecycle.running) == scenario.requests
     assert len(ours.client.outputs) >= scenario.requests * scenario.samples
     return seconds
@@ -187,7 +203,7 @@ def admit(scenario: Scenario) -> list[float]:
 
 def blocked(scenario: Scenario) -> list[float]:
     """A step of eight running requests beside those that wait for their load."""
-    ours = Ours(scenario, 9, 8 * 40 + scenario.requests * 8, tier=True)
+    ours = Ours(scenario, 9, 8 * 40 + scenario.requests * 8, silent=True)
     lifecycle = ours.core.lifecycle
     for row in range(8):
         # Less than a block: there is nothing to load.

@@ -31,6 +31,7 @@ class Scenario:
     prompt: int = 64  # tokens of each
     depth: int = 1  # steps in flight
     hit: bool = False  # admit: the whole prompt is in the prefix cache
+    tier: bool = False  # decode: each block that fills is copied to the host, and its end heard of
     samples: int = 100
     per_request: bool = True  # a sample is divided by the number of requests
 
@@ -39,7 +40,8 @@ class Scenario:
         """In words, for the table."""
         if self.name == "decode":
             flying = f"{self.depth} step{'s' if self.depth > 1 else ''} in flight"
-            return f"decode step, {self.requests} running, {flying}"
+            tier = ", host tier on" if self.tier else ""
+            return f"decode step, {self.requests} running, {flying}{tier}"
         if self.name == "admit":
             cached = "all of it cached" if self.hit else "nothing cached"
             return f"a request of {self.prompt} tokens made, hashed and admitted, {cached}"
@@ -56,6 +58,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("decode", 256),
     Scenario("decode", 256, depth=2),
+    Scenario("decode", 256, tier=True),
     Scenario("decode", 32),
     Scenario("decode", 8, per_request=False),
     Scenario("decode", 1, per_request=False),

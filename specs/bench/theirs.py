@@ -22,9 +22,9 @@ class Vllm:
             max_length=MODEL_LENGTH,
             priority=False,
             asynchronous=scenario.depth > 1,
-            connector="mock" if mock else "none",
+            connector="mock" if mock else "offload-all" if scenario.tier else "none",
             fail_policy="recompute",
-            tier_blocks=8,
+            tier_blocks=2 * blocks,
             module="kvproof.specs.fuzz.targets.vllm_mock_connector",
         )
         from vllm.sampling_params import SamplingParams
@@ -55,6 +55,9 @@ class Vllm:
         self.depth = scenario.depth
         self.flying: list[Any] = []
         self.delivered = 0  # outputs for clients
+        self._offloads = scenario.tier
+        self._copied: list[int] = []  # jobs of the tier that end with the next step
+        self.stored = 0
         self._answered = 0.0  # when the device's answer was there, by the thread's time
 
     def add(self, name: str, tokens: list[int], one_token: bool = False) -> None:
@@ -85,10 +88,26 @@ class Vllm:
             req_ids=names,
             req_id_to_index={name: place for place, name in enumerate(names)},
             sampled_token_ids=sampled,
+            kv_connector_output=self._copies(output) if self._offloads else None,
         )
         self._answered = time.thread_time()
         told = self.scheduler.update_from_output(output, result)
         self.delivered += sum(len(outputs.outputs) for outputs in told.values())
+
+    def _copies(self, output: Any) -> Any:
+        """What its worker reports: a copy ends with the step after the one that asked for it."""
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+            OffloadingWorkerMetadata,
+        )
+        from vllm.v1.outputs import KVConnectorOutput
+
+        report = KVConnectorOutput()
+        report.kv_connector_worker_meta = OffloadingWorkerMetadata()
+        for job in self._copied:
+            report.kv_connector_worker_meta.mark_completed(job)
+        self.stored += len(self._copied)
+        self._copied = list(output.kv_connector_metadata.store_jobs)
+        return report
 
     def steps(self, samples: int) -> list[float]:
         """Seconds of each of so many steps; making the device's answer does not count."""
@@ -110,6 +129,7 @@ def decode(scenario: Scenario) -> list[float]:
     seconds = vllm.steps(scenario.samples)
     assert len(vllm.scheduler.running) == scenario.requests
     assert vllm.delivered >= scenario.requests * scenario.samples
+    assert (vllm.stored > 0) == scenario.tier
     return seconds
 
 

@@ -17,32 +17,12 @@ from kvproof.specs.bench.compare import Figure, Side, SideError, compare
 from kvproof.specs.bench.scenarios import BLOCK_SIZE, SCENARIOS, Scenario, prompts
 from kvproof.specs.cli import main
 
-#: Each kind of scenario, small.
-SMALL = (
-    Scenario("decode", 3, samples=4),
-    Scenario("decode", 3, depth=2, samples=4),
-    Scenario("decode", 1, samples=4, per_request=False),
-    Scenario("admit", 3, prompt=40, hit=True, samples=2),
-    Scenario("admit", 3, prompt=40, samples=2),
-    Scenario("blocked", 0, samples=4, per_request=False),
-    Scenario("blocked", 5, samples=4, per_request=False),
-    Scenario("reset", 3, prompt=40, samples=2),
-)
+from .small import SMALL
 
 
 @pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.title)
 def test_our_side_takes_the_samples_that_it_is_asked_for(scenario: Scenario) -> None:
     seconds = ours.measure(scenario)
-    assert len(seconds) == scenario.samples
-    assert all(each > 0 for each in seconds)
-
-
-@pytest.mark.vllm
-@pytest.mark.parametrize("scenario", SMALL, ids=lambda scenario: scenario.title)
-def test_their_side_takes_the_samples_that_it_is_asked_for(scenario: Scenario) -> None:
-    from kvproof.specs.bench import theirs
-
-    seconds = theirs.measure(scenario)
     assert len(seconds) == scenario.samples
     assert all(each > 0 for each in seconds)
 
