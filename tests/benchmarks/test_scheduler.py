@@ -1,8 +1,9 @@
 """What the scheduler costs: processor time of each scenario of `kvproof bench scheduler`.
 
 `pytest -m long -s tests/benchmarks/test_scheduler.py` prints the figures. Asserted are only ratios
-within one run, and loosely: that what is blocked costs nothing that grows with its number, and
-that a step of many requests costs each of them a small part of what a lone one costs.
+within one run, and loosely: that what is blocked costs nothing that grows with its number, that
+a step of many requests costs each of them a small part of what a lone one costs, and that the host
+tier does not make a step several times as long.
 """
 
 from __future__ import annotations
@@ -47,3 +48,13 @@ def test_a_request_among_many_costs_a_small_part_of_a_lone_one(
     with capsys.disabled():
         sys.stdout.write(f"\n{one:.1f} µs for a lone request, {many:.2f} for each of 256\n")
     assert many < one / 5
+
+
+@pytest.mark.long
+def test_the_host_tier_does_not_make_a_step_several_times_as_long(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without, beside = medians([Scenario("decode", 256), Scenario("decode", 256, tier=True)])
+    with capsys.disabled():
+        sys.stdout.write(f"\n{without:.2f} µs for each of 256, {beside:.2f} with the host tier\n")
+    assert beside < 5 * without
