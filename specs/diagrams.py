@@ -14,8 +14,6 @@ from html import escape
 from ..statemachine.answers import GO
 from .listing import GROUPS, MACHINES, guards_in_words, rows
 
-FORMATS = ("mermaid", "dot", "svg")
-
 
 @dataclass(frozen=True, slots=True)
 class Edge:

@@ -1,6 +1,6 @@
 """The declaration's rows in words: what `kvproof table`, the diagrams and docs/lifecycle.md show.
 
-Nothing is said here that is not read from the tables or got by running an event.
+Everything here is read from the tables, or found by running an event.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Listed:
 
 
 def rows(machine: str, states: Sequence[int] = (), events: Sequence[int] = ()) -> list[Listed]:
-    """The rows of a machine in order; with `states` or `events` those that can decide there."""
+    """The rows of a machine, in order; `states` and `events` keep those that can decide there."""
     return [
         Listed(machine, number, row)
         for number, row in enumerate(MACHINES[machine].table.rows)
@@ -83,7 +83,7 @@ def rows(machine: str, states: Sequence[int] = (), events: Sequence[int] = ()) -
 
 
 def states_in_words(machine: str, states: Sequence[int]) -> str:
-    """A set of states: by its groups, or by what is not in it where that is shorter."""
+    """A set of states by its groups, or by the states that it lacks where that is shorter."""
     table = MACHINES[machine].table
     every = tuple(int(state) for state in table.states)
     if set(states) == set(every):
@@ -177,7 +177,7 @@ class Forced:
 def forced_reset() -> Iterator[Forced]:
     """What a forced reset does to one holder of each kind.
 
-    The events are fired at sample records of three blocks, so what is said is what happens.
+    The events are fired at sample records of three blocks, so the words describe what happened.
     """
     for holder, state in (
         ("parked session", WAITING_FOR_STREAMING_REQ),

@@ -20,7 +20,8 @@ from .lazy import LazyCommand, missing_extra
 class Listed:
     """A command as `kvproof --help` lists it.
 
-    `extra` is the extra that its module needs to be imported; None: the base install will do.
+    `name` is also its module's. `extra` is the one that importing the module needs; None if the
+    base install is enough.
     """
 
     name: str
@@ -34,15 +35,15 @@ COMMANDS: tuple[Listed, ...] = (
     Listed("export", "A finite instance as a Promela model, for Spin.", "specs"),
     Listed("table", "The declaration as a table: what goes, from where, and why."),
     Listed("diagram", "A machine as Mermaid, DOT or SVG."),
-    Listed("fuzz", "Look for faults of an engine; write each as a stand-alone pytest."),
+    Listed("fuzz", "Look for faults in an engine; write each as a stand-alone pytest."),
     Listed("conform", "Replay traces against the declaration; say where the first one departs."),
     Listed("demo", "The proofs, then the reset scenario on a served model.", "runtime"),
-    Listed("generate", "Ask a model one prompt; its answer as it comes.", "runtime"),
+    Listed("generate", "Send a model one prompt; print its answer as it comes.", "runtime"),
     Listed("serve", "Serve a model with OpenAI's API over HTTP.", "runtime"),
-    Listed("bench", "What scheduler and model cost, beside vLLM if it is there.", "runtime"),
+    Listed("bench", "Measure scheduler and model, beside vLLM if it is installed.", "runtime"),
     Listed("model", "Fetch a model into the cache, list models, export one.", "runtime"),
 )
-"""In the order in which `kvproof --help` shows them; `name` is also the module's."""
+"""In the order in which `kvproof --help` shows them."""
 
 # The base of every error that typer means for the user (a bad option, an unreadable file);
 # typer does not export it by name.
@@ -77,8 +78,8 @@ def application() -> typer.core.TyperGroup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `kvproof` with `arguments` (default: those of the process); return its exit code.
 
-    What the user typed wrong, or has not installed, ends with `exits.USAGE`: typer's own code
-    for it, 2, would read as "refuted".
+    A usage error or a missing extra ends with `exits.USAGE`: typer's own code for them, 2, would
+    read as "refuted".
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     try:

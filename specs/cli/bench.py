@@ -1,4 +1,4 @@
-"""`kvproof bench`: what the scheduler costs, and what the model reaches, beside vLLM."""
+"""`kvproof bench`: the scheduler's cost and the model's throughput, beside vLLM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ command.command("model")(model_command)
 
 @command.command("scheduler")
 def scheduler(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds, the sides in turns.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; the sides take turns.")] = 5,
     vllm: Annotated[
         Path | None, typer.Option(help="Python of an environment with vLLM and kvproof.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`kvproof bench model`: tokens a second on the CPU, beside vLLM and what memory allows."""
+"""`kvproof bench model`: tokens per second on the CPU, beside vLLM's and the memory's limit."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_lines
+import json
+from typing import Annotated
 
 import typer
 
@@ -10,11 +11,19 @@ from . import exits
 
 
 def command(
-    model: str = typer.Argument("smollm2-135m", help="A known name, a directory or a GGUF file."),
-    url: str | None = typer.Option(None, help="Use a server that runs already, with --dev."),
-    load_delay: float = typer.Option(1.0, min=0.1, help="Seconds by which loads are delayed."),
-    proofs: bool = typer.Option(True, help="Prove the declaration first."),
-    json: bool = typer.Option(False, "--json", help="One JSON object on stdout, nothing else."),
+    model: Annotated[
+        str, typer.Argument(help="A known name, a directory or a GGUF file.")
+    ] = "smollm2-135m",
+    url: Annotated[
+        str | None, typer.Option(help="Use a server that is already running, with --dev.")
+    ] = None,
+    load_delay: Annotated[
+        float, typer.Option(min=0.1, help="Seconds by which loads are delayed.")
+    ] = 1.0,
+    proofs: Annotated[bool, typer.Option(help="Prove the declaration first.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")
+    ] = False,
 ) -> int:
     """Prove the lifecycle, then reset a served model under load; exit 1 if any row fails."""
     from rich.console import Console
@@ -22,12 +31,12 @@ def command(
     from ..demo.client import DemoError
     from ..demo.run import Options, run_demo
 
-    console = Console(stderr=json)
+    console = Console(stderr=as_json)
     try:
-        report = run_demo(console, Options(model, url, load_delay, proofs, json))
+        report = run_demo(console, Options(model, url, load_delay, proofs, as_json))
     except DemoError as error:
         typer.echo(f"kvproof demo: {error}", err=True)
         return exits.FAILED
-    if json:
-        typer.echo(json_lines.dumps(report.as_dict()))
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
     return exits.OK if report.holds else exits.FAILED

@@ -33,15 +33,15 @@ def command(
     with_: options.With = None,
     without: options.Without = None,
     symmetry: Annotated[
-        bool, typer.Option(help="One state for all that differ by names; no question about paths.")
+        bool, typer.Option(help="Merge states that differ in names only; checks no promise.")
     ] = False,
-    liveness: Annotated[bool, typer.Option(help="Look for runs that never get on.")] = True,
+    liveness: Annotated[bool, typer.Option(help="Look for runs that never make progress.")] = True,
     drop: Annotated[
         str | None, typer.Option(metavar="NAME", help="Drop this assumption, to see it is needed.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu (numpy), cuda (torch) or torch-cpu.")] = "cpu",
-    states: Annotated[int | None, typer.Option(help="Stop behind so many states.")] = None,
-    depth: Annotated[int | None, typer.Option(help="Stop behind so many levels.")] = None,
+    states: Annotated[int | None, typer.Option(help="Stop after this many states.")] = None,
+    depth: Annotated[int | None, typer.Option(help="Stop after this many levels.")] = None,
     target: Annotated[
         str, typer.Option(help="declaration; or an engine as `fuzz` names it: its small scope.")
     ] = "declaration",

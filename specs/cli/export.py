@@ -1,4 +1,4 @@
-"""`kvproof export`: a finite instance as a model for another tool."""
+"""`kvproof export`: a finite instance of the declaration as a Promela model."""
 
 from pathlib import Path
 from typing import Annotated

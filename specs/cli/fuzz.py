@@ -22,9 +22,9 @@ def command(
     ] = "runtime",
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to search.")] = 60.0,
     operations: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many operations instead.")
+        int | None, typer.Option(min=1, help="Stop after this many operations instead.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed, the same runs.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same runs.")] = 0,
     connector: Annotated[
         str | None, typer.Option(help="Only with this connector of the target.")
     ] = None,

@@ -1,4 +1,4 @@
-"""`kvproof generate`: one prompt to a model, its answer as it comes."""
+"""`kvproof generate`: send one prompt to a model and print its answer as it comes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(
     model: Annotated[str, typer.Argument(help="A known name, a directory or a GGUF file.")],
     prompt: Annotated[str, typer.Argument(help="The text to continue; - reads stdin.")],
     chat: Annotated[
-        bool, typer.Option("--chat", help="Ask it as a message, by the model's chat template.")
+        bool, typer.Option("--chat", help="Send it as a message, with the model's chat template.")
     ] = False,
     system: Annotated[
         str | None, typer.Option(help="A system message before it; needs --chat.")
@@ -27,7 +27,7 @@ def command(
     top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
     min_p: Annotated[float, typer.Option(min=0, max=1)] = 0.0,
     repetition_penalty: Annotated[float, typer.Option(min=0)] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Fixes what is drawn.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling reproducible.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="Ends the output; repeatable.")] = None,
     ignore_eos: Annotated[bool, typer.Option(help="Go on after the end token.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",

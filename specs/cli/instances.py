@@ -1,4 +1,4 @@
-"""The options by which `explore` and `export` are told an instance."""
+"""The options that describe a finite instance, shared by `explore` and `export`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULTS = Instance()
 def instance_of(
     *, with_: Sequence[str] | None, without: Sequence[str] | None, **sizes: int
 ) -> Instance:
-    """The instance that was asked for. Raises typer.BadParameter, saying what would be right."""
+    """The instance that the options describe. BadParameter says what would be right."""
     added, removed = _features(with_), _features(without)
     try:
         return Instance(features=(DEFAULT_FEATURES | added) - removed, **sizes)

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called, so that the light base install can start.
+"""Commands that are imported when they are called, so that the command line starts without extras.
 
 Each command is a module of this package with one public name `command`: a function that typer
 understands, or a `typer.Typer` if it has sub-commands of its own (`kvproof model fetch`).
@@ -38,7 +38,7 @@ def missing_extra(error: ModuleNotFoundError, preferred: str | None) -> str | No
     """Name the extra that would have brought the module which `error` did not find.
 
     `preferred` is the extra of the running command; it is named if several bring the module.
-    None: no extra brings it, so the fault is ours and the error is to be shown as it is.
+    None: no extra brings it, so the fault is ours and the error is shown as it is.
     """
     module = (error.name or "").partition(".")[0]
     extras = EXTRAS.get(module)

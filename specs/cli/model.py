@@ -1,4 +1,4 @@
-"""`kvproof model`: bring a named model into the cache, list what is there, write it out."""
+"""`kvproof model`: fetch a named model into the cache, list the models, export one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a command writes: looked at before its work begins, not after minutes of it."""
+"""Files that a command writes: checked before its work begins, not after minutes of it."""
 
 import os
 from pathlib import Path

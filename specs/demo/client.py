@@ -1,4 +1,4 @@
-"""The served engine as its operator and its clients see it: HTTP, by the standard library alone."""
+"""HTTP calls to the served engine, as its operator and its clients make them; stdlib only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-#: Seconds after which something that should happen is taken not to happen.
+#: Seconds to wait for something before it counts as not happening.
 PATIENCE = 120.0
-#: Seconds between two looks at something that is polled.
+#: Seconds between two polls.
 LOOK = 0.04
 
 

@@ -1,4 +1,4 @@
-"""The proofs, as `kvproof check` shows them; in a process of their own, so that it shows it all."""
+"""The proofs: `kvproof check` in a process of its own, with its own output and exit code."""
 
 from __future__ import annotations
 

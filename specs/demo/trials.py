@@ -1,8 +1,8 @@
-"""The trials: each starts streams that must load from the host tier, resets, and looks hard.
+"""The trials: each starts streams that must load from the host tier, resets, and checks it all.
 
-A check never trusts one side alone: the LOAD that a refusal names is looked up in
-`/debug/holds` before and after that refusal; that streams still owe tokens is asked of the engine
-as well as of the streams; token ids are compared with those of an undisturbed run.
+No check trusts one side alone: the LOAD that a refusal names is looked up in `/debug/holds` before
+and after that refusal; whether streams still owe tokens is asked of the engine as well as of the
+streams; token ids are compared with those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Prompt:
 
 
 class Bench:
-    """One server, its prompts, and who is told of streams under way."""
+    """One server, its prompts, and the streams of the trial that runs."""
 
     def __init__(self, api: Api, prompts: list[Prompt]) -> None:
         self.api = api

@@ -1,10 +1,10 @@
-"""Holds a function's symbolic paths against the function itself on concrete states.
+"""Differential test of a function's symbolic paths against the function on concrete states.
 
 The executor could be wrong about Python: an operator built into the wrong term, a branch missed.
-Here the function runs as the engine runs it, on records of slots and plain ints, and its paths
-are evaluated on the same values; what is written, returned and raised must be equal. States are
-small ones, random ones biased to the constants that the paths mention, and for each path one
-that the solver found, with changes to a field or two, so that no path goes unvisited.
+Here the function runs as the engine runs it, on slot records and plain ints, and its paths are
+evaluated on the same values; what is written, returned and raised must be equal. The states are
+small ones, random ones biased towards the constants that the paths mention, and, so that no path
+goes unvisited, one for each path that the solver found, with changes to a field or two.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ State: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Agreement:
-    """How much was compared: states inside of the precondition, and on how many values each.
+    """How much was compared: `states` within the precondition, and how many took each path.
 
     `small` are the values that every int variable took in every combination; it is empty if
-    there were too many combinations, and a sample of them was drawn instead.
+    there were too many combinations, so that a sample of them was drawn instead.
     """
 
     states: int

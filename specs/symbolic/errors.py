@@ -1,6 +1,6 @@
-"""What can go wrong when a function is run on symbols: each case has its own type.
+"""What can go wrong when a function is run on symbols; each case has its own type.
 
-None of these is ever turned into a verdict: a caller that sees one has no list of paths at all.
+None of these becomes a verdict: a caller that sees one has no list of paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SymbolicError(Exception):
 class ForbiddenSyntaxError(SymbolicError):
     """A function holds a construct that symbolic values cannot intercept, or may not.
 
-    Raised before anything runs: the construct might otherwise take a branch in silence.
+    Raised before anything runs: the construct might otherwise take a branch unnoticed.
     """
 
     def __init__(self, where: Where, construct: str) -> None:

@@ -1,8 +1,8 @@
-"""Terms as Python functions: what they are worth on concrete values, ints or numpy arrays.
+"""Terms compiled to Python functions of concrete values: ints or numpy arrays.
 
 Z3 can substitute and simplify, but takes milliseconds for it; the differential test evaluates
 millions of terms. So a list of terms is compiled once to straight-line Python, each subterm
-computed once. The code is the same for single values and for arrays, but for the choice.
+computed once. The code for single values and for arrays differs only in how it chooses.
 """
 
 from __future__ import annotations

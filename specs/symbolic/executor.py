@@ -2,11 +2,11 @@
 
 A function is run once for each path. Where it asks for the truth of a symbolic condition and
 both answers are possible, the run goes on with *true*, and the prefix of decisions that ends in
-*false* is queued; later runs follow their prefix without asking the solver again. What is
-possible the solver says; most often for one of the two answers a model is at hand already.
+*false* is queued; later runs follow their prefix without asking the solver again. `feasibility`
+says which answers are possible.
 
-The list is believed only after three checks: every run is repeated from its decisions alone and
-must ask, write and return the same; the path conditions cover the precondition; no two of them
+The list of paths is trusted only after three checks: every run is repeated from its decisions alone
+and must ask, write and return the same; the path conditions cover the precondition; no two of them
 hold at once.
 """
 

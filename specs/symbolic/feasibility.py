@@ -1,4 +1,4 @@
-"""Which branches are possible: the solver as the executor asks it.
+"""Which branches of a path are possible, by the solver.
 
 These questions dominate the time of symbolic execution. Three things keep them few: a condition
 that the path has already decided is known; a model of the path answers for one side for free,

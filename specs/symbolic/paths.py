@@ -82,7 +82,7 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """What the paths say of one concrete state: which is taken, and what it writes and returns."""
+    """What the paths say about a concrete state: the path it takes, its writes and its result."""
 
     path: Path
     writes: dict[str, dict[str, int]]

@@ -1,7 +1,7 @@
-"""The whitelist of syntax: what a function's tree may say, and which names it mentions.
+"""The whitelist of syntax: what a function's tree may hold, and which names it mentions.
 
-The list says what is allowed; nothing has to be thought of to be refused. What it is for is said
-in `whitelist`, which looks the names up.
+The list names what is allowed, so that a construct nobody thought of is refused. `whitelist` says
+why there is a list, and looks the names up.
 
 `and`, `or` and `not` are allowed where only the truth of the result counts (a test, an operand
 of another such operator, the argument of `bool`, the result of a function annotated `-> bool`):
@@ -137,7 +137,7 @@ class _Reader:
     # Expressions
 
     def _test(self, node: ast.expr) -> None:
-        """An expression of which only the truth counts."""
+        """An expression whose truth alone matters."""
         match node:
             case ast.BoolOp(values=values):
                 for value in values:

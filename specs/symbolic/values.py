@@ -1,11 +1,11 @@
-"""Symbolic ints and bools: stand in for Python's own while a function runs.
+"""Symbolic ints and bools, which stand in for Python's own while a function runs.
 
 Operators build Z3 terms with Python's semantics, exactly or not at all; the truth value of a
 symbol is a question to the run that is going on, which forks the path there. Whatever Python
 would force to a concrete object (an index, a hash, a length, a float) is an error.
 
 A bool is a number here as in Python: `count + covers` adds one where `covers` holds. Numbers
-that are 0 or 1 by their making remember the condition that they stand for (`_flag`), so that
+that are 0 or 1 by construction remember the condition that they stand for (`_flag`), so that
 branch-free arithmetic, such as `flag * a + (1 - flag) * b`, stays linear and short.
 """
 
@@ -108,22 +108,22 @@ class Symbol:
         return _multiply(other, self)
 
     def __floordiv__(self, other: object) -> Value:
-        return _divide(self, other, remainder=False)
+        return _quotient(self, other)
 
     def __rfloordiv__(self, other: object) -> Value:
-        return _divide(other, self, remainder=False)
+        return _quotient(other, self)
 
     def __mod__(self, other: object) -> Value:
-        return _divide(self, other, remainder=True)
+        return _remainder(self, other)
 
     def __rmod__(self, other: object) -> Value:
-        return _divide(other, self, remainder=True)
+        return _remainder(other, self)
 
     def __lshift__(self, other: object) -> Value:
         return _multiply(self, 1 << _shift_width(other))
 
     def __rshift__(self, other: object) -> Value:
-        return _divide(self, 1 << _shift_width(other), remainder=False)
+        return _quotient(self, 1 << _shift_width(other))
 
     __rlshift__ = _refuse("shift by")
     __rrshift__ = _refuse("shift by")
@@ -233,7 +233,7 @@ def int_term(value: object) -> IntTerm:
 
 
 def bool_term(value: object) -> BoolTerm:
-    """The Bool term of a value that is a bool, or 0 or 1 by its making."""
+    """The Bool term of a value that is a bool, or 0 or 1 by construction."""
     flag = _condition_of(value)
     if flag is None:
         unsupported(f"use of {value!r} as a bool, which need not be 0 or 1")
@@ -241,7 +241,7 @@ def bool_term(value: object) -> BoolTerm:
 
 
 def _condition_of(value: object) -> BoolTerm | None:
-    """The condition that a value stands for, if it is a bool, or 0 or 1 by its making."""
+    """The condition that a value stands for, if it is a bool, or 0 or 1 by construction."""
     if isinstance(value, SymBool):
         return value._expr
     if isinstance(value, SymInt):
@@ -321,14 +321,21 @@ def _where(condition: BoolTerm, value: object) -> Value:
     return SymInt(terms.choice(condition, int_term(value), terms.number(0)))
 
 
-def _divide(left: object, right: object, *, remainder: bool) -> Value:
+def _quotient(left: object, right: object) -> Value:
+    divisor = _divisor(left, right)
+    return _number(left) if right == 1 else _int_value(int_term(left) / divisor)
+
+
+def _remainder(left: object, right: object) -> Value:
+    divisor = _divisor(left, right)
+    return 0 if right == 1 else _int_value(int_term(left) % divisor)
+
+
+def _divisor(left: object, right: object) -> IntTerm:
     # Z3's div and mod round towards minus infinity for a positive divisor, as Python's do.
     if not isinstance(right, int) or right <= 0:
         unsupported(f"division of {left!r} by {right!r}: the divisor must be a positive constant")
-    if right == 1:
-        return 0 if remainder else _number(left)
-    divisor = terms.number(int(right))
-    return _int_value(int_term(left) % divisor if remainder else int_term(left) / divisor)
+    return terms.number(int(right))
 
 
 def _shift_width(value: object) -> int:
@@ -351,7 +358,7 @@ def _bitwise(operator: str, left: Symbol, right: object) -> Value:
     if not isinstance(right, int):
         unsupported(
             f"{left!r} {operator} {right!r}: one side must be a constant, or both 0 or 1 by "
-            "their making; use + for bits that cannot overlap"
+            "construction; use + for bits that cannot overlap"
         )
     common = _masked(left, int(right))
     if operator == "&":
@@ -373,7 +380,7 @@ def _masked(value: object, mask: int) -> Value:
         width = 0
         while mask >> (low + width) & 1:
             width += 1
-        run = _divide(_divide(value, 1 << low, remainder=False), 1 << width, remainder=True)
+        run = _remainder(_quotient(value, 1 << low), 1 << width)
         total = _add(total, _multiply(run, 1 << low))
         low += width
     return total

@@ -2,9 +2,9 @@
 
 Symbolic values intercept operators and truth values. They cannot intercept `is`, `in`, a look-up
 by key, `isinstance`, or an exception handler, and a loop over symbols need not end: Python would
-take a branch there that no path condition records. So each function is checked by its syntax
-tree before it runs, with every function that it calls, and what is not on the list is an error
-with its line. Here names are looked up: what is called, raised or used as a constant.
+take a branch there that no path condition records. So the syntax tree of each function, and of
+every function that it calls, is checked before it runs; what is not on the list is an error with
+its line. This module looks names up: what is called, raised or used as a constant.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ def only_on_slots(r: Any) -> int:
     ("attribute", "fault"),
     [
         ("_add", lambda left, right: values._int_value(values.int_term(left) + 1)),
-        ("_divide", lambda left, right, remainder: values._int_value(values.int_term(left))),
+        ("_quotient", lambda left, right: values._int_value(values.int_term(left))),
+        ("_remainder", lambda left, right: values._int_value(values.int_term(left))),
         ("_ordered", lambda left, right, operator: False),
         ("_equal", lambda left, right: True),
         ("_bitwise", lambda operator, left, right: right),
