@@ -199,7 +199,9 @@ class Stepping(Clients):
             if requests.get(row) is not request:
                 continue
             reason = self._turn_ended(request) if row in stopped else None
-            found: tuple[TokenLogprobs, ...] = (logprobs[row],) if row in logprobs else ()
+            found: tuple[TokenLogprobs, ...] = ()
+            if logprobs and row in logprobs:
+                found = (logprobs[row],)
             output = request.output((token,), length, reason, found)
             if reason is not None:
                 self._after_turn(request)

@@ -6,11 +6,14 @@ import pytest
 from kvproof.runtime.api import (
     FinishReason,
     InvalidRequestError,
+    RequestOutput,
     SessionError,
+    TokenLogprobs,
     UnknownRequestError,
 )
 from kvproof.runtime.fake import FakeRunner, expected_tokens
 from kvproof.runtime.sampling_params import SamplingParams
+from kvproof.runtime.sessions import Request
 
 from .harness import SIZE, Bench
 
@@ -252,3 +255,28 @@ def test_two_sessions_that_hold_the_pool_both_go_on() -> None:
     for number, name in enumerate("ab"):
         first, second = bench.clients[name].turns
         assert second == expected_tokens([10 + number] * 8 + first + [7] * 4, 4)
+
+
+def test_an_output_names_each_of_its_fields_rightly() -> None:
+    """It is made by position, past the constructor that would count them."""
+    told: list[RequestOutput] = []
+    request = Request("id", 3, SamplingParams(), told.append, None, frozenset({7}))
+    request.begin_turn(None, 10, 2, 100)
+    request.cached_tokens, request.error, request.stop_reason, request.turn = 4, "why", 7, 5
+    logprobs = (TokenLogprobs(7, -0.5),)
+    output = request.output((7,), 13, FinishReason.STOP, logprobs)
+    assert output == RequestOutput(
+        request_id="id",
+        tokens=(7,),
+        text="",
+        finish_reason=FinishReason.STOP,
+        stop_reason=7,
+        error="why",
+        prompt_tokens=10,
+        output_tokens=3,
+        cached_tokens=4,
+        logprobs=logprobs,
+        turn=5,
+    )
+    assert isinstance(output, RequestOutput)
+    assert output._fields == tuple(RequestOutput.__annotations__)
