@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 from kvproof.specs import cli
+from kvproof.specs.check.obligations import BY_ID
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -76,6 +77,12 @@ def test_a_file_of_the_project_that_a_document_names_exists(document: Path) -> N
         r"`((?:statemachine|runtime|specs|tests|docs)/[\w./-]*)`", document.read_text()
     )
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_obligations_that_the_readme_shows_are_those_that_are_proved() -> None:
+    shown = re.findall(r"^([SP]\d+) +(?:… )?(.+?) +proved$", DOCUMENTS[0].read_text(), re.MULTILINE)
+    assert shown
+    assert [words for name, words in shown if words not in BY_ID[name].statement] == []
 
 
 def test_a_snippet_that_is_marked_as_not_run_is_left_out(tmp_path: Path) -> None:

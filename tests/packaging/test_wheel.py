@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .test_documents import blocks
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("statemachine", "runtime", "specs")
 
@@ -101,12 +103,9 @@ def test_the_wheel_offers_the_extras_that_the_manual_names(metadata: Message) ->
     }
 
 
-def test_the_declaration_imports_from_the_wheel_with_the_standard_library_alone(
-    installed: Path,
-) -> None:
-    # -S leaves out site-packages: what it would need beside the wheel is not there.
-    code = "import kvproof.statemachine as it; print(it.__file__)"
-    run = subprocess.run(
+def run_alone(installed: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the wheel and the standard library: -S leaves site-packages out."""
+    return subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": str(installed), "PATH": os.environ["PATH"]},
         cwd=installed.parent,
@@ -114,8 +113,20 @@ def test_the_declaration_imports_from_the_wheel_with_the_standard_library_alone(
         text=True,
         check=False,
     )
+
+
+def test_the_declaration_imports_from_the_wheel_with_the_standard_library_alone(
+    installed: Path,
+) -> None:
+    run = run_alone(installed, "import kvproof.statemachine as it; print(it.__file__)")
     assert run.returncode == 0, run.stderr
     assert Path(run.stdout.strip()) == installed / "kvproof" / "statemachine" / "__init__.py"
+
+
+def test_the_example_of_the_readme_needs_the_standard_library_alone(installed: Path) -> None:
+    (example,) = blocks(ROOT / "README.md", "python")
+    run = run_alone(installed, example)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.long
