@@ -20,6 +20,7 @@ import z3
 from ..symbolic import terms
 from ..symbolic.terms import BoolTerm
 from .cache import Cache
+from .memory import memory
 from .system import Transition
 
 #: Z3 resource units for one condition; the usual condition takes some hundreds.
@@ -170,7 +171,7 @@ class Prover:
 
 #: What this process decided before, with the terms that keep the keys valid. A changed copy of the
 #: declaration asks most of the same questions again.
-_decided: dict[tuple[tuple[int, ...], int, bool, int], tuple[Verdict, object]] = {}
+_decided: dict[tuple[tuple[int, ...], int, bool, int], tuple[Verdict, object]] = memory()
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

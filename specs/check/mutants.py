@@ -5,7 +5,7 @@
 | drop guard, negate guard | of a row: a condition is left out, or turned round |
 | drop effect, double effect, misdirect effect | of a row: an effect is left out, doubled, another |
 | wrong source, wrong destination | of a row: one source state less, another destination |
-| wrong answer | of a row: not now, ignore and reject for each other |
+| wrong answer | of a row: go, not now, ignore and reject for each other |
 | drop conjunct, turn comparison, off by one | in every function that tables or engine call |
 | drop statement, wrong command | the same |
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from .declaration import Edit
 
@@ -103,12 +104,55 @@ class _Text:
 
 # --- rows -----------------------------------------------------------------------------------------
 
+ANSWERS = ("NOT_NOW", "IGNORE", "REJECT")
+#: What an effect is misdirected to, by file: another effect of that table.
+_OTHER_EFFECT = {"request.py": "drop_queue", "transfer.py": "end_hold", "engine.py": "end_pause"}
+#: Destinations that are put in the place of others: the first that differs.
+_INSTEAD = {
+    "request.py": ("WAITING", "FINISHED_ERROR"),
+    "transfer.py": ("FENCED", "LANDED"),
+    "engine.py": ("PAUSED", "ACTIVE"),
+}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of a table: the texts of its parts, by the names of the parameters."""
+
+    text: _Text
+    node: ast.Call
+    where: str
+
+    @cached_property
+    def parts(self) -> Mapping[str, str]:
+        positional = zip(("trigger", "sources", "dest"), self.node.args, strict=False)
+        named = {each.arg or "": each.value for each in self.node.keywords}
+        return {name: self.text.of(each) for name, each in [*positional, *named.items()]}
+
+    def members(self, part: str) -> list[str]:
+        """The texts of a tuple's members; none if it is no tuple in writing."""
+        nodes = {each.arg: each.value for each in self.node.keywords}
+        node = self.node.args[1] if part == "sources" else nodes.get(part)
+        return [self.text.of(each) for each in node.elts] if isinstance(node, ast.Tuple) else []
+
+    def mutant(self, operator: str, words: str, **changed: str | None) -> Mutant:
+        """The row with some parts replaced, or left out where they are None."""
+        parts = {name: text for name, text in {**self.parts, **changed}.items() if text is not None}
+        positional = [parts.pop(name) for name in ("trigger", "sources", "dest") if name in parts]
+        named = [f"{name}={text}" for name, text in parts.items()]
+        row = f"Row({', '.join([*positional, *named])})"
+        return self.text.mutant(operator, f"{self.where}: {words}", self.node, row)
+
 
 def _of_rows(file: str, source: str) -> Iterator[Mutant]:
     text = _Text(file, source)
-    for number, row in enumerate(_rows(ast.parse(source))):
-        trigger = ast.unparse(row.args[0]).removeprefix("E.").lower()
-        yield from _of_row(text, f"row {number} ({trigger})", row)
+    for number, node in enumerate(_rows(ast.parse(source))):
+        trigger = ast.unparse(node.args[0]).removeprefix("E.").lower()
+        row = _Row(text, node, f"row {number} ({trigger})")
+        yield from _of_guards(row)
+        yield from _of_effects(row)
+        yield from _of_ends(row)
+        yield from _of_answers(row)
 
 
 def _rows(tree: ast.Module) -> Iterator[ast.Call]:
@@ -120,74 +164,62 @@ def _rows(tree: ast.Module) -> Iterator[ast.Call]:
                     yield element
 
 
-def _of_row(text: _Text, where: str, row: ast.Call) -> Iterator[Mutant]:
-    named = {keyword.arg: keyword.value for keyword in row.keywords}
-    refusal = "answer" in named
+def _of_guards(row: _Row) -> Iterator[Mutant]:
     for kind, other in (("conditions", "unless"), ("unless", "conditions")):
-        guards = named.get(kind)
-        if not isinstance(guards, ast.Tuple):
-            continue
-        for guard in guards.elts:
-            name = text.of(guard)
-            yield text.mutant(
-                "drop guard", f"{where}: {kind} without {name}", guards,
-                _tuple([text.of(each) for each in guards.elts if each is not guard]),
-            )  # fmt: skip
-            if len(guards.elts) == 1 and other not in named:
-                start = text.source.rindex(kind, 0, text.span(guards)[0])
-                end = text.span(guards)[1]
-                yield Mutant(
-                    "negate guard", f"{where}: {other} {name} instead of {kind}",
-                    Edit(text.file, start, end, f"{other}={text.of(guards)}"),
-                )  # fmt: skip
-    effects = named.get("before")
-    if isinstance(effects, ast.Tuple):
-        names = [text.of(each) for each in effects.elts]
-        for index, name in enumerate(names):
-            rest = names[:index] + names[index + 1 :]
-            yield text.mutant("drop effect", f"{where}: without {name}", effects, _tuple(rest))
-            if not name.startswith("*"):
-                other = "drop_queue" if text.file == "request.py" else name
-                if other != name:
-                    changed = _tuple([*names[:index], other, *names[index + 1 :]])
-                    words = f"{where}: {other} for {name}"
-                    yield text.mutant("misdirect effect", words, effects, changed)
-                twice = [*names[: index + 1], *names[index:]]
-                yield text.mutant("double effect", f"{where}: {name} twice", effects, _tuple(twice))
-    yield from _of_ends(text, where, row, refusal)
-    answers = ("GO", "NOT_NOW", "IGNORE", "REJECT")
-    if refusal:
-        answer = named["answer"]
-        for instead in answers[1:]:
-            if instead != text.of(answer):
-                yield text.mutant("wrong answer", f"{where}: {instead}", answer, instead)
-
-
-def _of_ends(text: _Text, where: str, row: ast.Call, refusal: bool) -> Iterator[Mutant]:
-    """Another destination, and one source less."""
-    sources = row.args[1] if len(row.args) > 1 else None
-    if isinstance(sources, ast.Tuple) and len(sources.elts) > 1 and not refusal:
-        for source in sources.elts:
-            rest = [text.of(each) for each in sources.elts if each is not source]
-            yield text.mutant(
-                "wrong source", f"{where}: not from {text.of(source)}", sources, _tuple(rest)
+        guards = row.members(kind)
+        for guard in guards:
+            rest = [each for each in guards if each != guard]
+            kept = _tuple(rest) if rest else None
+            yield row.mutant("drop guard", f"without {guard}", **{kind: kept})
+            turned = _tuple([*row.members(other), guard])
+            yield row.mutant(
+                "negate guard", f"{other} {guard} instead of {kind}", **{kind: kept, other: turned}
             )
-    if len(row.args) > 2:
-        dest = text.of(row.args[2])
-        for instead in _INSTEAD.get(text.file, ()):
-            if instead != dest:
-                yield text.mutant(
-                    "wrong destination", f"{where}: to {instead}", row.args[2], instead
-                )
-                break
 
 
-#: Destinations that are put in the place of others: the first that differs.
-_INSTEAD = {
-    "request.py": ("WAITING", "FINISHED_ERROR"),
-    "transfer.py": ("FENCED", "LANDED"),
-    "engine.py": ("PAUSED", "ACTIVE"),
-}
+def _of_effects(row: _Row) -> Iterator[Mutant]:
+    names = row.members("before")
+    for index, name in enumerate(names):
+        before, after = names[:index], names[index + 1 :]
+        rest = [*before, *after]
+        yield row.mutant("drop effect", f"without {name}", before=_tuple(rest) if rest else None)
+        other = _OTHER_EFFECT[row.text.file]
+        if name.startswith("*"):
+            continue
+        if other != name:
+            changed = _tuple([*before, other, *after])
+            yield row.mutant("misdirect effect", f"{other} for {name}", before=changed)
+        twice = _tuple([*before, name, name, *after])
+        yield row.mutant("double effect", f"{name} twice", before=twice)
+
+
+def _of_ends(row: _Row) -> Iterator[Mutant]:
+    """Another destination, and one source less."""
+    if "answer" not in row.parts:
+        sources = row.members("sources")
+        for source in sources if len(sources) > 1 else ():
+            rest = [each for each in sources if each != source]
+            yield row.mutant("wrong source", f"not from {source}", sources=_tuple(rest))
+        if not sources:
+            named = row.parts["sources"]
+            words = f"not from the first of {named}"
+            yield row.mutant("wrong source", words, sources=f"{named}[1:]")
+    dest = row.parts.get("dest")
+    if dest is not None:
+        instead = next(each for each in _INSTEAD[row.text.file] if each != dest)
+        yield row.mutant("wrong destination", f"to {instead}", dest=instead)
+
+
+def _of_answers(row: _Row) -> Iterator[Mutant]:
+    """Go, not now, ignore and reject for each other; what does not go has no effect."""
+    answer = row.parts.get("answer")
+    for instead in ANSWERS:
+        if answer is None and instead != "NOT_NOW":
+            yield row.mutant("wrong answer", instead, answer=instead, dest=None, before=None)
+        elif answer is not None and instead != answer:
+            yield row.mutant("wrong answer", instead, answer=instead)
+    if answer is not None:
+        yield row.mutant("wrong answer", "it goes", answer=None)
 
 
 def _tuple(parts: list[str]) -> str:

@@ -18,6 +18,7 @@ from .conditions import Condition, Hypotheses
 from .draft import SUBJECT, Draft
 from .lanes import lanes
 from .logic import both, either, implies, no, same
+from .memory import memory
 from .promises import Case, Formula, Promise
 from .promises_others import ENGINE_PROMISES, TRANSFER_PROMISES
 from .promises_request import PROMISES as REQUEST_PROMISES
@@ -55,7 +56,7 @@ def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition
 
 
 #: The conditions of cells that were looked at before.
-_asked: dict[tuple[object, ...], tuple[Condition, ...]] = {}
+_asked: dict[tuple[object, ...], tuple[Condition, ...]] = memory()
 
 
 def _of_cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:

@@ -20,6 +20,7 @@ from ..symbolic import PathSet, Record, execute, terms
 from ..symbolic.feasibility import DEFAULT_BUDGET
 from ..symbolic.terms import BoolTerm, Term
 from .declaration import Declaration
+from .memory import memory
 
 Fingerprint = tuple[object, ...]
 #: Where a function of any copy of the declaration is: a cell, or a module and a name.
@@ -148,7 +149,7 @@ class Running:
 
 
 #: What was executed before, under all that its result depends on.
-_remembered: dict[Fingerprint, Any] = {}
+_remembered: dict[Fingerprint, Any] = memory()
 
 
 def fingerprint(function: Callable[..., Any]) -> Fingerprint:
@@ -177,7 +178,7 @@ def _fingerprint(function: Any, above: tuple[Any, ...]) -> Fingerprint:
     return found
 
 
-_fingerprints: dict[Any, Fingerprint] = {}
+_fingerprints: dict[Any, Fingerprint] = memory()
 
 
 @cache

@@ -44,6 +44,7 @@ from ..symbolic.terms import BoolTerm, Term
 from .contracts import OPEN
 from .draft import Call, Draft
 from .logic import both, either, implies, no, one
+from .memory import memory
 from .running import Fingerprint, Place, Running
 from .state import Variables, View
 
@@ -101,14 +102,16 @@ class System:
     def _segment(self, name: str, segment: Iterable[Transition]) -> list[Transition]:
         """The transitions of a segment; those of another copy, if all that it runs is the same."""
         facts = self.running.declaration.sources["facts.py"]
-        known = _segments.setdefault((name, facts), [])
-        for used, transitions in known:
-            if all(self.running.fingerprint_of(place) == print_ for place, print_ in used):
+        number = 0
+        while (known := _segments.get((name, facts, number))) is not None:
+            ran, transitions = known
+            if all(self.running.fingerprint_of(place) == print_ for place, print_ in ran):
                 return [self._mine(each) for each in transitions]
+            number += 1
         self.running.used.clear()
         found = list(segment)
         used = [(place, self.running.fingerprint_of(place)) for place in self.running.used]
-        known.append((used, found))
+        _segments[name, facts, number] = (used, found)
         return found
 
     def _mine(self, transition: Transition) -> Transition:
@@ -364,10 +367,9 @@ class System:
         )
 
 
-#: What was put together before: of each segment, all that it ran, and the transitions.
-_segments: dict[
-    tuple[str, str], list[tuple[list[tuple[Place, Fingerprint]], list[Transition]]]
-] = {}
+_Segment = tuple[list[tuple[Place, Fingerprint]], list[Transition]]
+#: What was put together before: of each segment, by number, all that it ran, and the transitions.
+_segments: dict[tuple[str, str, int], _Segment] = memory()
 
 
 def _call_name(call: Call) -> str:

@@ -21,7 +21,7 @@ from ..check.second import second, write
 from ..report import details, page, sarif
 from ..symbolic import SymbolicError
 from . import exits
-from .mutants import mutation_score
+from .mutants import Sampling, mutation_score, print_score
 from .paths import writable
 
 
@@ -53,19 +53,29 @@ def command(
         str | None, typer.Option("--explain", help="Print an obligation's formulas; prove nothing.")
     ] = None,
     solver: Annotated[
-        Solver, typer.Option(help="Ask z3, or cvc5 as well (in a process of its own).")
+        Solver,
+        typer.Option(
+            help="Ask z3, or cvc5 as well, in a process of its own (of mutants: only z3)."
+        ),
     ] = Solver.Z3,
     smt2: Annotated[
         Path | None,
         typer.Option(help="Write every condition into this folder, as SMT-LIB 2.", file_okay=False),
     ] = None,
     score_mutants: Annotated[
-        bool, typer.Option("--mutants", help="Break the declaration everywhere; who notices?")
+        bool,
+        typer.Option(
+            "--mutants",
+            help="Prove, then break the declaration everywhere: who notices? Exit 1 if nobody.",
+        ),
     ] = False,
     sample: Annotated[
         int | None, typer.Option(min=1, help="With --mutants: so many of them only.")
     ] = None,
     seed: Annotated[int, typer.Option(help="With --sample: which of them.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="With --mutants: processes that look at them.")
+    ] = 1,
     budget: Annotated[
         int, typer.Option(min=1, help="Z3 resource units that one condition may take.")
     ] = DEFAULT_BUDGET,
@@ -73,7 +83,10 @@ def command(
         bool, typer.Option("--cache/--no-cache", help="Remember what was proved before.")
     ] = True,
 ) -> int:
-    """Prove the lifecycle's obligations; exit 0 proved, 2 refuted, 3 undecided, 4 vacuous."""
+    """Prove the lifecycle's obligations.
+
+    Exit 0 proved, 1 a mutant survives, 2 refuted, 3 undecided, 4 vacuous, 5 solvers disagree.
+    """
     console = Console()
     try:
         if explained is not None:
@@ -81,9 +94,14 @@ def command(
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             return exits.OK
         if score_mutants:
-            return mutation_score(sample, seed, as_json=as_json)
+            if ids:
+                typer.echo("kvproof check: --mutants asks every obligation, no --id", err=True)
+                return exits.USAGE
+            use_cache = False  # what this process proved need not be asked again of each mutant
         asked = _Asked(tuple(ids or ()), budget, solver, smt2)
         report, remembered = _report(asked, use_cache=use_cache, quiet=as_json)
+        if score_mutants and _exit(report) == exits.OK:
+            report["mutants"] = mutation_score(Sampling(sample, seed, jobs), quiet=as_json)
     except UnknownObligationError as error:
         typer.echo(f"kvproof check: {error}", err=True)
         return exits.USAGE
@@ -96,6 +114,8 @@ def command(
         typer.echo(json.dumps(report, indent=2))
     else:
         print_report(console, report, remembered=remembered)
+        if "mutants" in report:
+            print_score(console, report["mutants"])
     if junit_file is not None:
         junit_file.write_bytes(junit(report))
     if sarif_file is not None:
@@ -124,8 +144,9 @@ def _exit(report: dict[str, Any]) -> int:
         return exits.REFUTED
     if report["vacuous"]:
         return exits.USAGE
-    proved = report["verdict"] == Verdict.PROVED.value and not other["unknown"]
-    return exits.OK if proved else exits.UNDECIDED
+    if report["verdict"] != Verdict.PROVED.value or other["unknown"]:
+        return exits.UNDECIDED
+    return exits.FAILED if report.get("mutants", {}).get("survivors") else exits.OK
 
 
 def _report(asked: _Asked, *, use_cache: bool, quiet: bool) -> tuple[dict[str, Any], bool]:

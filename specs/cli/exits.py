@@ -8,7 +8,7 @@ OK = 0
 """Everything that was asked for holds."""
 
 FAILED = 1
-"""`fuzz` wrote failures; a row of `demo` does not hold; any other failure that is no verdict."""
+"""`fuzz` wrote failures; a row of `demo` does not hold; a mutant survives; what is no verdict."""
 
 REFUTED = 2
 """A counterexample, or a trace's first departure, was found and printed."""

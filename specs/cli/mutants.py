@@ -1,10 +1,10 @@
 """`kvproof check --mutants`: who notices when the declaration is broken, and what nobody does."""
 
-import json
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -13,58 +13,65 @@ from ..check.declaration import standard
 from ..check.mutants import mutants
 from ..check.score import EQUIVALENT, SURVIVES, Fate, score
 from ..check.score import sample as sample_of
-from . import exits
 
 
-def mutation_score(sample: int | None, seed: int, *, as_json: bool) -> int:
-    """Score all mutants, or a sample; exit 0 if nothing survives, else 1."""
+@dataclass(frozen=True)
+class Sampling:
+    """Which mutants: so many of them, all if None, and how many processes look at them."""
+
+    count: int | None
+    seed: int
+    jobs: int
+
+
+def mutation_score(asked: Sampling, *, quiet: bool) -> dict[str, Any]:
+    """The score of all mutants, or of a sample, as a report that can be printed or written."""
     every = mutants(standard().sources)
-    chosen = every if sample is None else sample_of(every, sample, seed)
+    chosen = every if asked.count is None else sample_of(every, asked.count, asked.seed)
     fates: list[Fate] = []
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True,
-                  disable=as_json) as progress:  # fmt: skip
+                  disable=quiet) as progress:  # fmt: skip
         task = progress.add_task("mutants", total=len(chosen))
-        for fate in score(chosen):
+        for fate in score(chosen, jobs=asked.jobs):
             fates.append(fate)
             progress.update(task, advance=1, description=fate.mutant.words[:60])
-    report = _as_dict(fates, len(every))
-    if as_json:
-        typer.echo(json.dumps(report, indent=2))
-    else:
-        _print(Console(), report)
-    return exits.FAILED if report["survivors"] else exits.OK
+    return _as_dict(fates, len(every))
 
 
-def _as_dict(fates: list[Fate], every: int) -> dict[str, Any]:
+def _as_dict(fates: Sequence[Fate], every: int) -> dict[str, Any]:
     killed = Counter(fate.by for fate in fates if fate.by not in (EQUIVALENT, SURVIVES))
+    different = sum(fate.by != EQUIVALENT for fate in fates)
     return {
-        "mutants": len(fates),
+        "looked_at": len(fates),
         "of": every,
         "killed": sum(killed.values()),
+        "equivalent": len(fates) - different,
+        "score": 100.0 * sum(killed.values()) / different if different else 100.0,
         "by": dict(killed.most_common()),
-        "equivalent": sum(fate.by == EQUIVALENT for fate in fates),
         "operators": dict(Counter(fate.mutant.operator for fate in fates)),
-        "survivors": [
-            {
-                "operator": fate.mutant.operator,
-                "words": fate.mutant.words,
-                "change": str(fate.change),
-            }
-            for fate in fates
-            if fate.by == SURVIVES
-        ],
+        "survivors": [_named(fate) for fate in fates if fate.by == SURVIVES],
+        "fates": [_named(fate) for fate in fates if fate.by != SURVIVES],
     }
 
 
-def _print(console: Console, report: dict[str, Any]) -> None:
-    alive = report["mutants"] - report["equivalent"]
-    share = 100.0 * report["killed"] / alive if alive else 100.0
+def _named(fate: Fate) -> dict[str, Any]:
+    return {
+        "operator": fate.mutant.operator,
+        "words": fate.mutant.words,
+        "change": str(fate.change or ""),
+        "by": fate.by,
+        "broken": fate.broken,
+    }
+
+
+def print_score(console: Console, report: dict[str, Any]) -> None:
+    """One line for each who killed some, then the survivors with their changes."""
     console.print(
-        f"{report['mutants']} of {report['of']} mutants: {report['killed']} killed, "
+        f"\n{report['looked_at']} of {report['of']} mutants: {report['killed']} killed, "
         f"{report['equivalent']} equivalent (proved), {len(report['survivors'])} survive: "
-        f"{share:.1f} % of those that differ"
+        f"{report['score']:.1f} % of those that differ"
     )
     for name, count in report["by"].items():
         console.print(f"  {count:5} by {name}")
