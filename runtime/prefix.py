@@ -158,6 +158,7 @@ class PrefixIndex:
         blocks = len(self._key)
         self._block.clear()
         self._key = [None] * blocks
-        self._parent = [None] * blocks
-        self._tokens = [b""] * blocks
+        if self._compares:
+            self._parent = [None] * blocks
+            self._tokens = [b""] * blocks
         self.cached[:] = False
