@@ -1,10 +1,12 @@
 """Writes every transition as a JSON line of the declaration's trace schema.
 
-Lines carry facts and numbers, never prompt text or token ids.
+Lines carry facts and numbers, never prompt text or token ids. There is one for each event of each
+request and step, so a line is put together from texts, as `Transition.to_json` would write it.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import IO
 from ..statemachine.answers import ANSWER_MASK, ROW_SHIFT, Answer, Command, commands_of
 from ..statemachine.engine import ENGINE
 from ..statemachine.request import REQUEST
-from ..statemachine.trace import Transition
+from ..statemachine.trace import TRACE_VERSION
 from ..statemachine.transfer import TRANSFER
 
 _MACHINES = {"request": REQUEST, "transfer": TRANSFER, "engine": ENGINE}
@@ -30,6 +32,8 @@ class TraceWriter:
         self._sequence = 0
         # Traces that are replayed together are told apart by it.
         self._name = uuid.uuid4().hex[:12]
+        #: What an event and its answer are in words, by (machine, event, code, source, dest).
+        self._words: dict[tuple[str, int, int, int, int], str] = {}
 
     def __call__(
         self,
@@ -44,34 +48,39 @@ class TraceWriter:
         dest: int,
     ) -> None:
         """Write one transition."""
-        table = _MACHINES[machine].table
+        key = (machine, event, code, source, dest)
+        words = self._words.get(key)
+        if words is None:
+            words = self._words[key] = _in_words(*key)
         self._sequence += 1
-        transition = Transition(
-            sequence=self._sequence,
-            time=self._clock(),
-            machine=machine,
-            subject=subject,
-            event=table.events(event).name.lower(),
-            source=table.states(source).name.lower(),
-            dest=table.states(dest).name.lower(),
-            answer=Answer(code & ANSWER_MASK).name.lower(),
-            why=table.rows[code >> ROW_SHIFT].why,
-            commands=tuple(
-                command.name.lower()
-                for command in Command
-                if command & commands_of(code) and command.name
-            ),
-            facts=_nonzero(facts),
-            engine=_nonzero(engine),
-            ask=_nonzero(ask),
-            trace=self._name,
+        self._file.write(
+            f'{{"v":{TRACE_VERSION},"n":{self._sequence},"t":{round(self._clock(), 6)},'
+            f'"machine":"{machine}","id":{json.dumps(subject)},{words},'
+            f'"facts":{_numbers(facts)},"engine":{_numbers(engine)},"ask":{_numbers(ask)},'
+            f'"trace":"{self._name}"}}\n'
         )
-        self._file.write(transition.to_json() + "\n")
 
     def close(self) -> None:
         """The trace is complete."""
         self._file.close()
 
 
-def _nonzero(facts: dict[str, int]) -> dict[str, int]:
-    return {name: int(value) for name, value in facts.items() if value}
+def _in_words(machine: str, event: int, code: int, source: int, dest: int) -> str:
+    table = _MACHINES[machine].table
+    commands = commands_of(code)
+    told = {
+        "event": table.events(event).name.lower(),
+        "from": table.states(source).name.lower(),
+        "to": table.states(dest).name.lower(),
+        "answer": Answer(code & ANSWER_MASK).name.lower(),
+        "why": table.rows[code >> ROW_SHIFT].why,
+        "commands": [c.name.lower() for c in Command if c & commands and c.name],
+    }
+    return json.dumps(told, separators=(",", ":"))[1:-1]
+
+
+def _numbers(facts: dict[str, int]) -> str:
+    """As JSON, without what is 0 or false."""
+    return (
+        "{" + ",".join([f'"{name}":{int(value)}' for name, value in facts.items() if value]) + "}"
+    )

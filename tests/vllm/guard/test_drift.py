@@ -96,3 +96,6 @@ print("repairs", target.scheduler.guard_repairs, "delivered", len(target._delive
         env=os.environ | {"PYTHONPATH": str(earlier), "VLLM_LOGGING_LEVEL": "WARNING"},
     )  # fmt: skip
     assert "repairs False delivered 3" in run.stdout, run.stderr[-3000:]
+    said = run.stdout + run.stderr
+    assert f"kvproof guard: vLLM {EARLIER} is not known to the guard; against 0.32.0, " in said
+    assert "Scheduler.schedule" in said
