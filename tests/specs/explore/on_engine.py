@@ -20,6 +20,7 @@ from kvproof.specs.check.declaration import Declaration
 from kvproof.specs.explore import Feature, Instance
 
 from .engine_copy import engine_copy
+from .environment import Environment, Write
 
 
 class NotOnTheEngineError(Exception):
@@ -80,28 +81,15 @@ def _parsed(label: str) -> Call:
     return Call(found[1], found[2], told)
 
 
-@dataclass(frozen=True)
-class _Write:
-    """What a launched step writes for one row: positions, by the table that it was given."""
-
-    row: int
-    request: str
-    table: tuple[int, ...]
-    start: int
-    end: int
-
-
-class _Engine:
-    """One engine, and what the environment does."""
+class _Engine(Environment):
+    """One engine: for each action of the explorer its own call."""
 
     def __init__(self, instance: Instance, declaration: Declaration) -> None:
         copy = engine_copy(declaration)
         self.states, self.policy = copy.states, copy.policy
         self.refused_error = copy.errors.RefusedError
-        self.instance = instance
-        self.size = instance.block_size
         fatal = instance.has(Feature.FATAL)
-        self.lc: Any = copy.lifecycle.Lifecycle(
+        lifecycle = copy.lifecycle.Lifecycle(
             copy.api.EngineConfig(
                 num_blocks=instance.blocks,
                 block_size=instance.block_size,
@@ -114,16 +102,9 @@ class _Engine:
             )
         )
         self.stop_of = copy.lifecycle.Stop
-        self.complaints: list[str] = []
-        self.rows: dict[str, int] = {}
+        super().__init__(instance, lifecycle)
         self.transfers: dict[str, int] = {}
         self.blocks: dict[str, int] = {}  # of the script -> of the engine
-        self.epoch = 0
-        #: The token position whose KV is in each slot, with the epoch of its weights; None: none.
-        nothing: tuple[int, int] | None = None
-        self.slots = [[nothing] * self.size for _ in range(instance.blocks)]
-        self.writes: dict[int, list[_Write]] = {}
-        self.working: set[int] = set()
         self.brings: dict[int, tuple[int, tuple[int, ...]]] = {}  # load -> first place, blocks
 
     # --- one action -----------------------------------------------------------------------------
@@ -179,7 +160,7 @@ class _Engine:
         first = self.lc.length(row) + int(view.queued_tokens[row])
         was_open = bool(view.input_open[row])
         self._went(self.lc.chunk(row, self._tokens(self.instance.chunk, first)))
-        self._must(was_open, "a chunk is taken although the input is closed")
+        self.must(was_open, "a chunk is taken although the input is closed")
 
     def _do_wrong_chunk_closed(self, call: Call) -> None:
         self._do_chunk(call)
@@ -203,7 +184,7 @@ class _Engine:
         row, fresh = self._row(call), call.told.get("fresh")
         held = int(self.lc.view.covered[row])
         self._went(self.lc.admit(row, self._hits(call, row), 0 if fresh is None else 1))
-        self._must(int(self.lc.view.covered[row]) >= held, "an admission lets go")
+        self.must(int(self.lc.view.covered[row]) >= held, "an admission lets go")
         if fresh is not None:
             self._named(fresh, row)
 
@@ -231,9 +212,9 @@ class _Engine:
         kept = self._input(row)
         state = self.lc.state_of(row)
         self._went(self.lc.reclaim(row))
-        self._must(self._input(row) == kept, "P3 a reclaimed request keeps its tokens and input")
-        self._must(self.lc.state_of(row) == state, "P3 a reclaimed request stays where it was")
-        self._must(not self.lc.view.covered[row], "P3 a reclaimed request is no holder any more")
+        self.must(self._input(row) == kept, "P3 a reclaimed request keeps its tokens and input")
+        self.must(self.lc.state_of(row) == state, "P3 a reclaimed request stays where it was")
+        self.must(not self.lc.view.covered[row], "P3 a reclaimed request is no holder any more")
 
     def _input(self, row: int) -> tuple[int, ...]:
         names = ("prompt", "delivered", "turn_start", "queued_chunks", "queued_tokens")
@@ -275,7 +256,7 @@ class _Engine:
         if (tokens < 1).any() or (ends > lc.view.covered[rows] * self.size).any():
             raise _Refused
         writes = [
-            _Write(
+            Write(
                 int(row), call.subject, tuple(lc.table(int(row)).tolist()), int(end - n), int(end)
             )
             for row, call, n, end in zip(rows, calls, tokens, ends, strict=True)
@@ -313,7 +294,7 @@ class _Engine:
 
         lc.settle(launched.step, sampled, judge=judge)
         for row, count in delivered.items():
-            self._must(int(lc.view.delivered[row]) >= count, "delivered tokens are taken back")
+            self.must(int(lc.view.delivered[row]) >= count, "delivered tokens are taken back")
 
     # --- transfers ------------------------------------------------------------------------------
 
@@ -330,7 +311,7 @@ class _Engine:
             row, hits, lc.keys(row, blocks)[len(hits) : blocks], max(needed - blocks, 0)
         )
         self._went(outcome)
-        self._must(not pending, "P2 a load starts while a reset is pending")
+        self.must(not pending, "P2 a load starts while a reset is pending")
         self.transfers[call.subject] = number
         record = lc.transfers[number]
         self.brings[number] = (record.first, tuple(record.blocks.tolist()))
@@ -359,7 +340,7 @@ class _Engine:
         number = lc.start_store([key], [block])
         if not number:
             raise _Refused
-        self._must(not pending, "P2 a store starts while a reset is pending")
+        self.must(not pending, "P2 a store starts while a reset is pending")
         self.transfers[call.subject] = number
 
     def _signal(self, call: Call, event: int, **told: Any) -> None:
@@ -380,7 +361,7 @@ class _Engine:
                     self.slots[block][slot] = (self.epoch, position)
         self._went(self.lc.transfer(number, event, **told))
         if event == states.LEASE_OVER and record is not None:
-            self._must(record.state != before, "P2 a lease that is over moves its transfer")
+            self.must(record.state != before, "P2 a lease that is over moves its transfer")
 
     def _do_begin(self, call: Call) -> None:
         self._signal(call, self.states.BEGIN)
@@ -424,13 +405,13 @@ class _Engine:
         before, refusing = self._everything(), lc.refusing(force)
         decision = lc.reset(force)
         if decision.done:
-            self._must(not refusing, "S6 a reset is done although somebody refuses it")
-            self._must(not len(lc.ledger.index), "S7 after a reset no block is a hit")
+            self.must(not refusing, "S6 a reset is done although somebody refuses it")
+            self.must(not len(lc.ledger.index), "S7 after a reset no block is a hit")
         else:
-            self._must(self._everything() == before, "S6 a refused reset changes nothing")
+            self.must(self._everything() == before, "S6 a refused reset changes nothing")
             kinds = {holder.kind for holder in decision.refused_by}
             named = bool(kinds & {"LOAD", "STORE"})
-            self._must(named or not force, "P1 a refused forced reset has a transfer to name")
+            self.must(named or not force, "P1 a refused forced reset has a transfer to name")
         if decision.done == refused and not self.complaints:
             raise _Refused
         return bool(decision.done)
@@ -472,7 +453,7 @@ class _Engine:
             raise NotOnTheEngineError("evict one of several")
         held = int(self.lc.ledger.counts[block]) > 0
         self.lc.ledger.drop_cached()
-        self._must(not held or index.is_cached(block), "S2 what loses its prefix nobody holds")
+        self.must(not held or index.is_cached(block), "S2 what loses its prefix nobody holds")
 
     # --- modes ----------------------------------------------------------------------------------
 
@@ -481,7 +462,7 @@ class _Engine:
         e, states = self.lc.engine, self.states
         if event.endswith("_FAILED") and e.mode == states.ACTIVE:
             idle = not e.pausing and not e.sleep_paused and not e.sleep_level
-            self._must(idle, "S8 an engine that is active is awake and has no pause")
+            self.must(idle, "S8 an engine that is active is awake and has no pause")
 
     def _do_pause(self, call: Call) -> None:
         self._mode("PAUSE", pausing=("abort", "wait", "keep").index(call.told["mode"]) + 1)
@@ -515,7 +496,7 @@ class _Engine:
         held = int(self.lc.ledger.counts.sum())
         self._mode("SLEEP", level=level, pausing=3, holders=transfers, holds=held)
         if self.lc.mode == self.states.SLEEPING:
-            self._must(not held, "S8 memory is given back although it is held")
+            self.must(not held, "S8 memory is given back although it is held")
 
     def _do_sleep_failed(self, call: Call) -> None:
         self._mode("SLEEP_FAILED")
@@ -532,7 +513,7 @@ class _Engine:
     def _do_wrong_step(self, call: Call) -> None:
         self._mode("LAUNCH_STEP")
         e = self.lc.engine
-        self._must(
+        self.must(
             bool(e.weights_resident and e.cache_resident), "S8 a step runs without its memory"
         )
 
@@ -542,74 +523,13 @@ class _Engine:
         self._mode("WEIGHTS_CHANGED", holds=lc.holds_left())
         self.epoch += 1
         after = lc.hasher.chain(b"", lc.engine.epoch).root
-        self._must(before != after, "S7 after weights_changed keys are as they were")
+        self.must(before != after, "S7 after weights_changed keys are as they were")
 
     def _do_shutdown(self, call: Call) -> None:
         self._mode("SHUTDOWN")
 
     def _do_drained(self, call: Call) -> None:
         self._mode("DRAINED", live=self.lc.live, holds=self.lc.holds_left())
-
-    # --- what must be true ----------------------------------------------------------------------
-
-    def _must(self, condition: bool, words: str) -> None:
-        if not condition:
-            self.complaints.append(words)
-
-    def look(self) -> None:
-        """The engine's own check, and the environment's."""
-        try:
-            self.lc.check()
-        except AssertionError as error:
-            self.complaints.append(f"check: {error}")
-            return
-        self._touched()
-        self._contents()
-
-    def _touched(self) -> None:
-        lc = self.lc
-        for step, writes in self.writes.items():
-            for write in writes:
-                held = set(lc.table(write.row).tolist()) if self._same(write) else set()
-                for later, holds in lc.ledger.step_holds.items():
-                    if later >= step:
-                        for hold in holds:
-                            if hold.owner == write.request:
-                                held |= set(hold.blocks.tolist())
-                loose = set(write.table) - held
-                self._must(not loose, f"S2 step {step} may touch {loose}, which it does not hold")
-        for number in self.working:
-            self._must(
-                number in lc.transfers, f"S2 a worker of transfer {number} may touch what is free"
-            )
-
-    def _same(self, write: _Write) -> bool:
-        return self.rows.get(write.request) == write.row
-
-    def _contents(self) -> None:
-        lc = self.lc
-        for row in lc.known_rows():
-            table, name = lc.table(row).tolist(), lc.id_of(row)
-            for place in range(int(lc.view.written[row])):
-                found = self.slots[table[place // self.size]][place % self.size]
-                self._must(
-                    found == (self.epoch, place + 1),
-                    f"S10 {name} calls token {place + 1} written; there is {found}",
-                )
-        keys = {
-            key: place
-            for row in lc.known_rows()
-            for place, key in enumerate(lc.keys(row, lc.length(row) // self.size))
-        }
-        for block in range(self.instance.blocks):
-            key = lc.ledger.index.key_of(block)
-            if key is not None and key in keys:
-                first = keys[key] * self.size + 1
-                right = [(self.epoch, first + slot) for slot in range(self.size)]
-                self._must(
-                    self.slots[block] == right,
-                    f"S10 block {block} is a hit for {right}; there is {self.slots[block]}",
-                )
 
 
 def _while(calls: Sequence[Call], name: str) -> Iterator[Call]:
