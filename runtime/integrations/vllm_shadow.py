@@ -42,6 +42,7 @@ class Shadow:
     def __init__(self, scheduler: Any, report: Report) -> None:
         self._scheduler = scheduler
         self._report = report
+        self._arrivals = 0
         self._loads = 0
         self.records: dict[str, RequestFacts] = {}
         self.engine = EngineFacts(
@@ -60,6 +61,7 @@ class Shadow:
     def added(self, request: Any) -> None:
         """vLLM took a new request in."""
         record = self.records[request.request_id] = RequestFacts()
+        self._arrivals += 1
         grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
         self._fire(
             record,
@@ -69,6 +71,7 @@ class Shadow:
             grammar=grammar,
             resumable=request.resumable,
             priority=request.priority,
+            arrival=self._arrivals,
         )
 
     def chunk(self, session: Any, tokens: int) -> None:

@@ -14,6 +14,7 @@ from kvproof.specs.fuzz.generation import Generator
 from kvproof.specs.fuzz.run import explore
 from kvproof.specs.fuzz.target import NewRequest, Settings
 
+from ...specs.conform.mutants import judge
 from ..test_targets import without_known_faults
 from .targets import Observed, ObservedAsync
 
@@ -43,6 +44,21 @@ def test_traces_conform(target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert verdict.departure is None
         lines += verdict.matched
     assert lines > 300
+
+
+def test_of_two_hundred_mutants_of_a_trace_each_is_caught_or_equivalent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, longest = tmp_path / "trace.jsonl", ""
+    monkeypatch.setenv("KVPROOF_TRACE", str(path))
+    for seed in range(6):
+        chosen, draw = without_known_faults(seed, TracedAsync)
+        explore(TracedAsync, Generator(chosen, draw), LENGTH)
+        longest = max(longest, path.read_text(), key=len)
+    found = judge(longest.splitlines(), 200, seed=7)
+    missed = {kind: count for (kind, verdict), count in found.items() if verdict == "missed"}
+    assert missed == {}
+    assert sum(count for (_, verdict), count in found.items() if verdict == "caught") > 150
 
 
 def test_a_chunk_that_vllm_should_have_refused_is_in_the_trace(
