@@ -177,6 +177,31 @@ def test_a_lane_that_forgets_the_step_is_caught(monkeypatch: pytest.MonkeyPatch)
         launch(engine, [row], [5], [0])
 
 
+def test_a_lane_that_takes_a_disturbed_step_for_a_steady_one_is_caught() -> None:
+    """Between launch and result a request was preempted: nothing of it is written any more."""
+    engine = lifecycle()
+    first, second = running(engine, "a", 5), running(engine, "b", 6)
+    step = launch(engine, [first, second], [5, 6], [0, 0])
+    before = engine._disturbances
+    assert engine.preempt(second, allowed=True).went
+    assert engine._disturbances > before
+    engine._disturbances = before
+    with pytest.raises(AssertionError, match="PUBLISH of 'b' in PREEMPTED"):
+        engine.settle(step, ids(1, 1))
+
+
+def test_a_result_without_a_token_disturbs_the_step_that_was_launched_on_it() -> None:
+    """The second step expects a token that never came: nothing is delivered in its place."""
+    engine = lifecycle(check=False)
+    row = running(engine, "a", 5)
+    first = launch(engine, [row], [5], [0])
+    second = launch(engine, [row], [1], [0])
+    assert engine.settle(first, ids(-1)).rows.tolist() == []
+    settled = engine.settle(second, ids(9))
+    assert settled.lengths.tolist() == [6], "as many as are known, not as were expected"
+    assert engine.sequence(row).tolist() == [1, 1, 1, 1, 1, 9]
+
+
 def test_a_lane_call_that_the_declaration_would_refuse_is_caught() -> None:
     engine = lifecycle()
     row = running(engine, "a", 5)
