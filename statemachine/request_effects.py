@@ -163,6 +163,7 @@ def drop_queue(r: RequestFacts, e: EngineFacts, x: Ask) -> int:
 
 
 def give_up_loading(r: RequestFacts, e: EngineFacts, x: Ask) -> int:
+    """A load that was too slow once is not tried again, or the request might wait for ever."""
     r.loads_failed = e.loads_limit
     return 0
 

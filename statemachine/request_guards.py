@@ -34,10 +34,12 @@ def engine_steps(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def memory_resident(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """Waking may bring weights and cache back one by one: a step needs both."""
     return e.weights_resident and e.cache_resident
 
 
 def reset_pending(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A load that starts now would delay the reset that waits: it might then never be done."""
     return e.pending_reset
 
 
@@ -94,6 +96,7 @@ def takes_hits_and_fresh_only(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def may_load_again(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A load that keeps failing must not be tried for ever: at the limit the request recomputes."""
     return r.loads_failed < e.loads_limit
 
 
@@ -103,10 +106,12 @@ def tier_has_more(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def transfer_joinable(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A load that is being cancelled, or has ended, will not write what a new waiter needs."""
     return x.joinable
 
 
 def names_a_transfer(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """0 stands for none: the request would wait for a signal that never comes."""
     return x.transfer > 0
 
 
@@ -120,10 +125,12 @@ def has_tokens(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def hold_too_small(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """The step would write beyond its blocks."""
     return must_grow(r.computed, x.tokens, r.covered, e.block_size)
 
 
 def cuts_only_spare_blocks(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """Blocks with computed tokens stay: their KV would be read after they were handed out."""
     return x.blocks > 0 and x.blocks < r.covered and r.computed <= capacity(x.blocks, e.block_size)
 
 
@@ -133,10 +140,12 @@ def step_counts(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def step_processed(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """Before that nobody knows what the step has written."""
     return x.step <= e.processed
 
 
 def publishes_what_is_written(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A block that is a hit before it is full would serve another request unwritten KV."""
     return (
         x.tokens > 0
         and r.written + x.tokens <= r.computed
@@ -146,6 +155,7 @@ def publishes_what_is_written(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def waits_for_it(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A late signal of an earlier transfer must not end the wait for the present one."""
     return x.transfer > 0 and r.waits_for == x.transfer
 
 
@@ -198,6 +208,7 @@ def names_the_queued_chunk(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def merged_chunk_fits(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """The turn that just ended may have left less room than when the chunk was queued."""
     return length(r.prompt, r.delivered) + x.tokens < e.model_length and length(
         r.prompt, r.delivered
     ) + x.tokens <= capacity(e.pool_blocks - e.quarantined, e.block_size)
@@ -234,6 +245,7 @@ def time_is_over(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
 
 
 def clock_stands_still(r: RequestFacts, e: EngineFacts, x: Ask) -> bool:
+    """A client must not lose its session because the engine is paused."""
     return clocks_stand_still(e)
 
 

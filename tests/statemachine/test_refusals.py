@@ -1,4 +1,4 @@
-"""What does not go changes nothing, and a caller who is wrong is told what would be right."""
+"""An event that does not go changes nothing, and a wrong caller is told what would be right."""
 
 import random
 
