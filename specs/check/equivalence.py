@@ -6,14 +6,14 @@ every condition. What cannot be shown equal counts as different.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
 
 from ..symbolic import terms
 from ..symbolic.terms import BoolTerm, Term
 from .conditions import Condition, Hypotheses, Prover, Verdict
 from .declaration import Declaration
+from .functions import effect_of, is_own
 from .logic import both, either, implies, no
 from .running import Effect, Outcome, Running, fingerprint
 from .system import ENUMS
@@ -60,33 +60,10 @@ def _functions(one: Running, other: Running) -> Iterator[BoolTerm]:
     for module in ("blocks", "policy", "lanes", "reset", "request"):
         for name, function in vars(one.declaration.modules[module]).items():
             theirs = getattr(other.declaration.modules[module], name, None)
-            if not _own(function, module) or not isinstance(theirs, FunctionType):
+            if not is_own(function, module) or not isinstance(theirs, FunctionType):
                 continue
             if fingerprint(function) != fingerprint(theirs):
-                yield _same_effects(one, _called(one, function), _called(other, theirs))
-
-
-def _own(function: object, module: str) -> bool:
-    return (
-        isinstance(function, FunctionType)
-        and function.__module__.endswith(f".{module}")
-        and not function.__name__.startswith("_")
-    )
-
-
-def _called(running: Running, function: Callable[..., object]) -> Effect:
-    """A function's effect on arbitrary arguments, by what its parameters are called."""
-    code = function.__code__
-    given: dict[str, Any] = {}
-    for name in code.co_varnames[: code.co_argcount]:
-        if name == "h":
-            given[name] = running.records["held"]
-        elif name not in running.records:
-            truth = function.__annotations__.get(name) == "bool"
-            given[name] = terms.variable(f"given.{name}", "bool" if truth else "int")
-        if name == "commands":
-            given[name] = terms.variable("given.commands", "int")
-    return running.effect_of(function, **given)
+                yield _same_effects(one, effect_of(one, function), effect_of(other, theirs))
 
 
 def _same_effects(running: Running, mine: Effect, theirs: Effect) -> BoolTerm:

@@ -65,7 +65,9 @@ def lanes(p: Proofs, nothing: Hypotheses) -> Iterator[Condition]:
         effect = p.running.effect("blocks", function)
         counted = p.state.declared("lanes", lane, count=p.state.b.count, times=terms.number(1))
         yield condition(
-            f"{function} of one hold is {lane} once", lane, effect.writes["b.count"] == counted
+            f"{function} of one hold is {lane} once",
+            lane,
+            effect.writes.get("b.count", p.state.b.count) == counted,
         )
         twice = p.state.declared("lanes", lane, count=counted, times=terms.number(1))
         bulk = p.state.declared("lanes", lane, count=p.state.b.count, times=terms.number(2))

@@ -189,11 +189,12 @@ def junit(report: Mapping[str, Any]) -> bytes:
     errors = sum(
         each["verdict"] in (Verdict.UNKNOWN.value, Verdict.RESTS.value) for each in obligations
     ) + bool(report["vacuous"])
+    mutants = report.get("mutants")
     suite = ElementTree.Element(
         "testsuite",
         name="kvproof check",
-        tests=str(len(obligations) + 1),
-        failures=str(failures),
+        tests=str(len(obligations) + 1 + (mutants is not None)),
+        failures=str(failures + bool(mutants and mutants["survivors"])),
         errors=str(errors),
         time=str(report["seconds"]),
     )
@@ -217,5 +218,11 @@ def junit(report: Mapping[str, Any]) -> bytes:
     )
     if report["vacuous"]:
         ElementTree.SubElement(case, "error", message="vacuous").text = "\n".join(report["vacuous"])
+    if mutants is not None:
+        words = f"no mutant of {mutants['looked_at']} survives"
+        case = ElementTree.SubElement(suite, "testcase", classname="kvproof.check", name=words)
+        if mutants["survivors"]:
+            changes = "\n\n".join(each["change"] for each in mutants["survivors"])
+            ElementTree.SubElement(case, "failure", message="survivors").text = changes
     found: bytes = ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True)
     return found

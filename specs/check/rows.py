@@ -16,6 +16,7 @@ from ..symbolic import Record, terms
 from ..symbolic.terms import BoolTerm, IntTerm, Term
 from .conditions import Condition, Hypotheses
 from .draft import SUBJECT, Draft
+from .functions import functions
 from .lanes import lanes
 from .logic import both, either, implies, no, same
 from .memory import memory
@@ -44,6 +45,7 @@ def s9(p: Proofs) -> Iterator[Condition]:
             for state in table.states:
                 yield from _cell(p, machine, int(state), int(event))
     yield from lanes(p, _NOTHING)
+    yield from functions(p, _NOTHING)
 
 
 def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:

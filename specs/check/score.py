@@ -29,7 +29,7 @@ EXECUTOR = "the executor"
 EQUIVALENT = "equivalent"
 SURVIVES = ""
 #: The obligation that is asked first: it looks at cells alone.
-_FIRST = "S9"
+FIRST = "S9"
 
 #: Looks at a declaration in some other way; says who noticed and what, None if nothing.
 Witness = Callable[[Declaration], tuple[str, str] | None]
@@ -90,7 +90,7 @@ def _noticed(
     original: Declaration, changed: Declaration, prover: Prover, witnesses: Sequence[Witness]
 ) -> tuple[str, str]:
     proofs = Proofs(changed, prover)
-    for name in [_FIRST, *(each.id for each in OBLIGATIONS if each.id != _FIRST)]:
+    for name in [FIRST, *(each.id for each in OBLIGATIONS if each.id != FIRST)]:
         condition = _refuted(BY_ID[name].conditions(proofs), prover)
         if condition is not None:
             return name, f"{condition.words} ({condition.about})"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..check.declaration import standard
+from ..check.declaration import Declaration, standard
 from ..check.mutants import mutants
 from ..check.score import EQUIVALENT, SURVIVES, Fate, score
 from ..check.score import sample as sample_of
@@ -34,10 +34,20 @@ def mutation_score(asked: Sampling, *, quiet: bool) -> dict[str, Any]:
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True,
                   disable=quiet) as progress:  # fmt: skip
         task = progress.add_task("mutants", total=len(chosen))
-        for fate in score(chosen, jobs=asked.jobs):
+        for fate in score(chosen, witnesses=(_explored,), jobs=asked.jobs):
             fates.append(fate)
             progress.update(task, advance=1, description=fate.mutant.words[:60])
     return _as_dict(fates, len(every))
+
+
+def _explored(declaration: Declaration) -> tuple[str, str] | None:
+    """What no obligation refutes is explored: a battery of small instances, exhaustively."""
+    try:
+        from ..explore.battery import first_counterexample
+    except ImportError:  # the extra is not installed: then it survives
+        return None
+    found = first_counterexample(declaration)
+    return None if found is None else ("exploration", f"{found[1].name} ({found[0]})")
 
 
 def _as_dict(fates: Sequence[Fate], every: int) -> dict[str, Any]:

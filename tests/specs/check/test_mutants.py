@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import linecache
+import os
 from collections import Counter
+from types import FunctionType
 
 import pytest
-from kvproof.specs.check import Report, standard
+from kvproof.specs.check import Change, Declaration, Report, standard
 from kvproof.specs.check import score as module
 from kvproof.specs.check.declaration import Edit
+from kvproof.specs.check.functions import is_own
+from kvproof.specs.check.memory import memory, passing
 from kvproof.specs.check.mutants import Mutant, mutants
-from kvproof.specs.check.score import EQUIVALENT, IMPORT, SURVIVES, sample, score
+from kvproof.specs.check.obligations import BY_ID
+from kvproof.specs.check.score import EQUIVALENT, IMPORT, SURVIVES, Fate, sample, score
+from kvproof.specs.check.system import ENUMS
+from kvproof.specs.check.workers import spread
+from kvproof.specs.cli import exits, main
+from kvproof.specs.cli import mutants as command
 
 EVERY = mutants(standard().sources)
 
@@ -60,14 +70,107 @@ def test_a_mutant_is_equivalent_only_where_the_effects_are_proved_equal(proved: 
     assert fates == [EQUIVALENT, "S9", IMPORT]
 
 
+def _tier_is_cleared_too_early(monkeypatch: pytest.MonkeyPatch) -> Mutant:
+    """A mutant, and no obligation but P6, which does not speak of it."""
+    monkeypatch.setattr(module, "OBLIGATIONS", [BY_ID["P6"]])
+    monkeypatch.setattr(module, "FIRST", "P6")
+    return _mutant(
+        "reset.py", "    return tier_asked and refusing == 0\n", "    return tier_asked\n"
+    )
+
+
 def test_a_mutant_that_no_obligation_refutes_survives_by_name(
     proved: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    less = [each for each in module.OBLIGATIONS if each.id in ("S9", "P6")]
-    monkeypatch.setattr(module, "OBLIGATIONS", less)
-    mutant = _mutant(
-        "reset.py", "    return tier_asked and refusing == 0\n", "    return tier_asked\n"
-    )
-    (fate,) = score([mutant])
+    (fate,) = score([_tier_is_cleared_too_early(monkeypatch)])
     assert fate.by == SURVIVES
     assert "return tier_asked" in str(fate.change)
+
+
+def test_what_no_obligation_refutes_is_looked_at_in_other_ways(
+    proved: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+
+    def sees_nothing(declaration: Declaration) -> None:
+        looked_at.append(declaration)
+
+    def sees_it(declaration: Declaration) -> tuple[str, str] | None:
+        early = declaration.function("reset", "clears_tier")(1, True)
+        return ("a reader", "the tier is cleared too early") if early else None
+
+    mutant = _tier_is_cleared_too_early(monkeypatch)
+    (fate,) = score([mutant], witnesses=(sees_nothing, sees_it))
+    assert (fate.by, fate.broken) == ("a reader", "the tier is cleared too early")
+    assert [each.change for each in looked_at] == [fate.change]
+
+
+def test_forked_workers_find_the_same_fates_in_the_same_order(proved: Report) -> None:
+    chosen = sample(EVERY, 5, 2)
+    assert list(score(chosen, jobs=2)) == list(score(chosen))
+
+
+def test_a_worker_that_ends_without_its_result_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="without its result"):
+        list(spread(os._exit, [3, 3], jobs=2))
+
+
+def test_nothing_is_kept_of_a_copy_that_passes(proved: Report) -> None:
+    before = len(linecache.cache)
+    with passing():
+        remembered = memory()
+        changed = standard().edited(_mutant("blocks.py", "b.count == 0", "b.count == 1").edit)
+        assert len(linecache.cache) > before
+    assert changed.change is not None
+    assert len(linecache.cache) == before
+    assert remembered == {}
+
+
+def test_every_function_is_run_by_a_cell_or_looked_at_by_itself() -> None:
+    reached: set[object] = set()
+
+    def follow(function: FunctionType) -> None:
+        if function not in reached:
+            reached.add(function)
+            for name in function.__code__.co_names:
+                called = function.__globals__.get(name)
+                if isinstance(called, FunctionType):
+                    follow(called)
+
+    for machine, (states, events) in ENUMS.items():
+        for state in states:
+            for event in events:
+                follow(standard().machine(machine).cell(int(state), int(event)))
+    compared = {"blocks", "policy", "lanes", "reset", "request"}
+    for file in {each.edit.file for each in EVERY}:
+        name = file.removesuffix(".py")
+        own = [each for each in vars(standard().modules[name]).values() if is_own(each, name)]
+        assert own
+        assert name in compared or set(own) <= reached, name
+
+
+def test_the_command_proves_first_and_then_counts_who_noticed(
+    proved: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["check", "--mutants", "--sample", "4"]) == exits.OK
+    printed = capsys.readouterr().out
+    assert f"4 of {len(EVERY)} mutants: " in printed
+    assert "0 survive: 100.0 % of those that differ" in printed
+    assert printed.index("Not proved") < printed.index("mutants: ")
+
+
+def test_the_command_names_survivors_and_fails(
+    proved: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fate = Fate(EVERY[0], Change("request.py", "what stood", "what stands"), SURVIVES)
+    monkeypatch.setattr(command, "score", lambda chosen, **_: iter([fate]))
+    assert main(["check", "--mutants", "--sample", "1"]) == exits.FAILED
+    printed = capsys.readouterr().out
+    assert EVERY[0].words in printed
+    assert "+ what stands" in printed
+
+
+def test_mutants_of_one_obligation_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--mutants", "--id", "S1"]) == exits.USAGE
+    assert "--id" in capsys.readouterr().err
