@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,10 +52,11 @@ def command(
     console = Console(stderr=as_json)
     try:
         with console.status("measuring") as status:
-            found = _measure(
-                model, counts, kinds, (prompt, output), rounds, threads, steps_in_flight, vllm,
-                vllm_eager, profile, status.update,
+            asked = _Asked(
+                model, counts, kinds, prompt, output, rounds, threads, steps_in_flight, vllm,
+                vllm_eager, profile,
             )  # fmt: skip
+            found = _measure(asked, status.update)
     except (ModelError, ContestantError, ValueError) as error:
         typer.echo(f"kvproof bench model: {error}", err=True)
         return exits.FAILED
@@ -64,49 +67,57 @@ def command(
     return exits.OK
 
 
-def _measure(
-    model: str,
-    streams: list[int],
-    dtypes: list[str],
-    sizes: tuple[int, int],
-    rounds: int,
-    threads: int,
-    steps: int,
-    vllm: Path | None,
-    vllm_eager: bool,
-    with_profile: bool,
-    say: Any,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Asked:
+    """What the command was asked to measure: see its options."""
+
+    model: str
+    streams: list[int]
+    dtypes: list[str]
+    prompt: int  # tokens of a stream
+    output: int  # tokens of a stream
+    rounds: int
+    threads: int
+    steps_in_flight: int
+    vllm: Path | None
+    vllm_eager: bool
+    profile: bool
+
+
+def _measure(asked: _Asked, say: Callable[[str], object]) -> dict[str, Any]:
+    """The figures as plain data; `say` is told what is being measured."""
     from ...runtime.model.export import export
     from ...runtime.model.zoo import resolve
     from ..modelbench import contestants
     from ..modelbench.compare import compare
     from ..modelbench.floor import bandwidth
 
+    threads, steps, vllm = asked.threads, asked.steps_in_flight, asked.vllm
+    sizes = (asked.prompt, asked.output)
     speed = bandwidth(threads)
     weights: dict[str, int] = {}
     found: dict[str, Any] = {
-        "model": model, "prompt": sizes[0], "output": sizes[1], "threads": threads,
-        "rounds": rounds, "steps_in_flight": steps,
+        "model": asked.model, "prompt": asked.prompt, "output": asked.output, "threads": threads,
+        "rounds": asked.rounds, "steps_in_flight": steps,
         "cases": [], "profiles": [],
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="kvproof-bench-") as name:
         scratch = Path(name)
         if vllm is not None:
             say("exporting the model for vLLM")
-            export(resolve(model), scratch / "model", "float32", lambda done, total: None)
-        for dtype in dtypes:
+            export(resolve(asked.model), scratch / "model", "float32", lambda done, total: None)
+        for dtype in asked.dtypes:
             say(f"{dtype}: loading")
-            engines = [contestants.own(model, dtype, threads, steps)]
+            engines = [contestants.own(asked.model, dtype, threads, steps)]
             try:
                 if vllm is not None:
                     engines.append(
                         contestants.vllm(
-                            vllm, scratch / "model", dtype, threads, scratch, vllm_eager
+                            vllm, scratch / "model", dtype, threads, scratch, asked.vllm_eager
                         )
                     )
                 weights[dtype] = int(engines[0].about["weight_bytes"])
-                for figure in compare(engines, dtype, streams, sizes, rounds):
+                for figure in compare(engines, dtype, asked.streams, sizes, asked.rounds):
                     found["cases"].append(figure.as_dict())
                     say(f"{dtype}: {figure.streams} streams done")
                     # The best of many looks: others disturb it as they disturb the engines.
@@ -114,9 +125,9 @@ def _measure(
             finally:
                 for engine in engines:
                     engine.close()
-            if with_profile:
+            if asked.profile:
                 say(f"{dtype}: profile")
-                found["profiles"] += _profiles(model, dtype, streams, sizes, threads, steps)
+                found["profiles"] += _profiles(asked, dtype)
     found["memory_gigabytes_per_second"] = round(speed / 1e9, 1)
     for case in found["cases"]:
         # Tokens a second if a decode step took as long as reading the weights once.
@@ -124,27 +135,27 @@ def _measure(
     return found
 
 
-def _profiles(
-    model: str, dtype: str, streams: list[int], sizes: tuple[int, int], threads: int, steps: int
-) -> list[dict[str, Any]]:
+def _profiles(asked: _Asked, dtype: str) -> list[dict[str, Any]]:
     import torch
 
     from ...runtime.engine import Engine
     from ..modelbench.parts import profile
     from ..modelbench.workload import Load
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(asked.threads)
     with Engine.from_pretrained(
-        model, dtype=dtype, device="cpu", device_blocks=1024, max_num_seqs=64,
-        max_batched_tokens=8192, steps_in_flight=steps,
+        asked.model, dtype=dtype, device="cpu", device_blocks=1024, max_num_seqs=64,
+        max_batched_tokens=8192, steps_in_flight=asked.steps_in_flight,
     ) as engine:  # fmt: skip
         return [
             {
                 "dtype": dtype,
                 "streams": count,
-                "milliseconds": profile(engine, Load(count, *sizes, seed=count)),
+                "milliseconds": profile(
+                    engine, Load(count, asked.prompt, asked.output, seed=count)
+                ),
             }
-            for count in streams
+            for count in asked.streams
         ]
 
 
