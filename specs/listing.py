@@ -48,8 +48,8 @@ GROUPS: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A row and its number in its table."""
+class NumberedRow:
+    """A row with its machine and its number in the table."""
 
     machine: str
     number: int
@@ -72,10 +72,10 @@ class Listed:
         }
 
 
-def rows(machine: str, states: Sequence[int] = (), events: Sequence[int] = ()) -> list[Listed]:
+def rows(machine: str, states: Sequence[int] = (), events: Sequence[int] = ()) -> list[NumberedRow]:
     """The rows of a machine, in order; `states` and `events` keep those that can decide there."""
     return [
-        Listed(machine, number, row)
+        NumberedRow(machine, number, row)
         for number, row in enumerate(MACHINES[machine].table.rows)
         if (not states or set(states) & set(row.source))
         and (not events or int(row.trigger) in events)
@@ -114,7 +114,7 @@ def guards_in_words(row: Row) -> str:
     )
 
 
-def refusals_before(listed: Listed) -> int:
+def refusals_before(listed: NumberedRow) -> int:
     """How many rows can refuse the event before this one is looked at."""
     table = MACHINES[listed.machine].table
     return sum(

@@ -8,7 +8,7 @@ from ..statemachine.answers import Answer
 from .diagrams import mermaid
 from .listing import (
     MACHINES,
-    Listed,
+    NumberedRow,
     effects_in_words,
     forced_reset,
     guards_in_words,
@@ -76,7 +76,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def cells(listed: Listed) -> list[str]:
+def cells(listed: NumberedRow) -> list[str]:
     """A row of a machine as the cells of a table."""
     row = listed.row
     states = MACHINES[listed.machine].table.states

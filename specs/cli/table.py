@@ -12,7 +12,7 @@ from rich.table import Table
 from ...statemachine.answers import GO, IGNORE, NOT_NOW, REJECT
 from .. import page as lifecycle_page
 from ..listing import (
-    Listed,
+    NumberedRow,
     event_named,
     forced_reset,
     refusals_before,
@@ -74,7 +74,7 @@ def command(
     return exits.OK
 
 
-def _rows(machine: str, chosen: list[Listed], every: bool) -> Table:
+def _rows(machine: str, chosen: list[NumberedRow], every: bool) -> Table:
     table = _table(f"The {machine} machine{f' (… is {PREFIX})' if machine == 'request' else ''}")
     refusals = [] if every else ["refusals"]
     for heading in ("event", "from", "if", *refusals, "to", "why"):
