@@ -97,6 +97,11 @@ class _Text:
         start, end = self.span(node)
         return self.source[start:end]
 
+    def part(self, node: ast.expr) -> str:
+        """The text of an operand, in parentheses where it might need them."""
+        plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Call)
+        return self.of(node) if plain else f"({self.of(node)})"
+
     def mutant(self, operator: str, words: str, node: ast.expr | ast.stmt, new: str) -> Mutant:
         start, end = self.span(node)
         return Mutant(operator, words, Edit(self.file, start, end, new))
@@ -270,28 +275,30 @@ def _of_expression(text: _Text, name: str, node: ast.expr) -> Iterator[Mutant]:
         case ast.BoolOp(values=values, op=operator):
             word = " and " if isinstance(operator, ast.And) else " or "
             for each in values:
-                rest = [text.of(other) for other in values if other is not each]
+                rest = [text.part(other) for other in values if other is not each]
                 yield text.mutant(
                     "drop conjunct", f"{name}: without {text.of(each)}", node, word.join(rest)
                 )
                 yield from _of_expression(text, name, each)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            yield text.mutant("negate guard", f"{name}: {text.of(operand)}", node, text.of(operand))
+            yield text.mutant(
+                "negate guard", f"{name}: {text.of(operand)}", node, text.part(operand)
+            )
             yield from _of_expression(text, name, operand)
         case ast.Compare(left=left, ops=[operator], comparators=[right]):
-            turned = f"{text.of(left)} {_TURNED[type(operator)]} {text.of(right)}"
+            turned = f"{text.part(left)} {_TURNED[type(operator)]} {text.part(right)}"
             yield text.mutant("turn comparison", f"{name}: {turned}", node, turned)
             yield text.mutant(
-                "off by one", f"{name}: {text.of(right)} + 1", right, f"{text.of(right)} + 1"
+                "off by one", f"{name}: {text.of(right)} + 1", right, f"{text.part(right)} + 1"
             )
             yield from _of_expression(text, name, left)
         case ast.BinOp(left=left, op=operator, right=right):
             if type(operator) in _SIGNS:
-                turned = f"{text.of(left)} {_SIGNS[type(operator)]} {text.of(right)}"
+                turned = f"{text.part(left)} {_SIGNS[type(operator)]} {text.part(right)}"
                 yield text.mutant("off by one", f"{name}: {turned}", node, turned)
             elif isinstance(operator, ast.BitAnd | ast.BitOr) and not _is_command(right):
                 word = "|" if isinstance(operator, ast.BitAnd) else "&"
-                turned = f"{text.of(left)} {word} {text.of(right)}"
+                turned = f"{text.part(left)} {word} {text.part(right)}"
                 yield text.mutant("turn comparison", f"{name}: {turned}", node, turned)
             yield from _of_expression(text, name, left)
             yield from _of_expression(text, name, right)
