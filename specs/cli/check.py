@@ -1,10 +1,11 @@
 """`kvproof check`: prove the obligations, say what is assumed and what is open."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +24,13 @@ from ..symbolic import SymbolicError
 from . import exits
 from .mutants import Sampling, mutation_score, print_score
 from .paths import writable
+
+if TYPE_CHECKING:
+    from ..suggest import Suggestion
+
+
+#: `suggest` of the package of that name.
+Suggest = Callable[[Report, Callable[[str], None]], "Suggestion | None"]
 
 
 class Solver(StrEnum):
@@ -62,6 +70,13 @@ def command(
         Path | None,
         typer.Option(help="Write every condition into this folder, as SMT-LIB 2.", file_okay=False),
     ] = None,
+    suggests: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Where the invariant is too weak: look for lines that it lacks, as Python.",
+        ),
+    ] = False,
     score_mutants: Annotated[
         bool,
         typer.Option(
@@ -98,7 +113,7 @@ def command(
                 typer.echo("kvproof check: --mutants asks every obligation, no --id", err=True)
                 return exits.USAGE
             use_cache = False  # what this process proved need not be asked again of each mutant
-        asked = _Asked(tuple(ids or ()), budget, solver, smt2)
+        asked = _Asked(tuple(ids or ()), budget, solver, smt2, _suggest() if suggests else None)
         report, remembered = _report(asked, use_cache=use_cache, quiet=as_json)
         if score_mutants and _exit(report) == exits.OK:
             report["mutants"] = mutation_score(Sampling(sample, seed, jobs), quiet=as_json)
@@ -114,6 +129,8 @@ def command(
         typer.echo(json.dumps(report, indent=2))
     else:
         print_report(console, report, remembered=remembered)
+        for line in report.get("suggestions", ()):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         if "mutants" in report:
             print_score(console, report["mutants"])
     if junit_file is not None:
@@ -134,6 +151,14 @@ class _Asked:
     budget: int
     solver: Solver
     smt2: Path | None
+    suggest: Suggest | None
+
+
+def _suggest() -> Suggest:
+    """Imported when asked for, and before anything is proved: it needs numpy."""
+    from ..suggest import suggest
+
+    return suggest
 
 
 def _exit(report: dict[str, Any]) -> int:
@@ -173,9 +198,30 @@ def _report(asked: _Asked, *, use_cache: bool, quiet: bool) -> tuple[dict[str, A
             other = second(found.decided)
         examples = _counterexamples(found, tell)
         report = as_dict(found, examples, other) | details(found, examples)
+        if asked.suggest is not None:
+            report["suggestions"] = _suggestions(asked.suggest, found, examples, tell)
     if cache is not None and _exit(report) == exits.OK:
         cache.keep_report(key, report)
     return report, False
+
+
+def _suggestions(
+    suggest: Suggest, report: Report, examples: dict[str, list[Counterexample]], tell: Any
+) -> list[str]:
+    """Lines that the specification may lack; nothing if what is refuted can really happen."""
+    shown = [each for found in examples.values() for each in found]
+    if not shown:
+        return []
+    if any(each.script is not None for each in shown):
+        return ["\nno line is suggested: a script reaches what is refuted, so the code is at fault"]
+    found = suggest(report, lambda what: tell(0, 0, what))
+    if found is None:
+        return ["\nno line was found that makes what is refuted inductive"]
+    return [
+        f"\nthe invariant is too weak; of {found.tried} candidates that hold wherever was looked, "
+        "these do (specs/check/invariants.py):",
+        *found.as_python(),
+    ]
 
 
 def _counterexamples(report: Report, tell: Any) -> dict[str, list[Counterexample]]:
