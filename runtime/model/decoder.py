@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import rms_norm
@@ -12,11 +13,16 @@ from torch.nn.functional import rms_norm
 from .attention import Attention
 from .config import ModelConfig
 from .kv import TorchKV
-from .linear import Linear
+from .linear import GatedLinear, Linear
 from .memory import trim_heap
 from .operations import Operations
-from .step import StepLayout
+from .step import StepLayout, tiles
 from .weights import LayerWeights, Weights
+
+# Tokens that go through a layer at once on a CPU. What an operation leaves is a new tensor, and new
+# pages cost as much as filling them: with fewer tokens memory is used again, and stays bounded.
+# Much fewer would read the layer's weights too often, they do not fit a cache.
+_TILE_TOKENS = 1024
 
 
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
@@ -48,8 +54,19 @@ class _Layer:
     weights: LayerWeights
     qkv: Linear
     output: Linear
-    gate_up: Linear
+    gate_up: GatedLinear
     down: Linear
+
+
+@dataclass(slots=True)
+class _Tile:
+    """A part of a step on its way through the layers."""
+
+    plan: Any  # the attention's
+    rotation: torch.Tensor  # complex64 [t, head_dim / 2]
+    slots: torch.Tensor  # int64 [t]
+    stream: torch.Tensor  # [t, hidden]
+    normed: torch.Tensor  # [t, hidden], what the next layer takes
 
 
 class Decoder:
@@ -67,7 +84,7 @@ class Decoder:
                 weights=layer,
                 qkv=Linear(layer.qkv, layer.qkv_bias),
                 output=Linear(layer.output, layer.output_bias),
-                gate_up=Linear(layer.gate_up),
+                gate_up=GatedLinear(layer.gate_up, operations),
                 down=Linear(layer.down),
             )
             for layer in weights.layers
@@ -91,25 +108,42 @@ class Decoder:
 
         Writes the keys and values of these tokens to their slots.
         """
-        small = self._operations
-        plan = self._attention.plan(layout)
-        angles = layout.positions[:, None].float() * self._frequencies
-        rotation = torch.polar(self._one.expand_as(angles), angles)
-        heads, head_dim = self.config.num_heads, self.config.head_dim
-        stream = self._weights.embedding[tokens]
-        normed = small.rms_norm(stream, self._layers[0].weights.input_norm)
+        most = _TILE_TOKENS if tokens.device.type == "cpu" else len(tokens)
+        parts = tiles(layout, most, kv.block_size)
+        ids = torch.split(tokens, [len(part.positions) for part in parts])
+        first_norm = self._layers[0].weights.input_norm
+        states = [self._enter(i, part, first_norm) for i, part in zip(ids, parts, strict=True)]
         following = [layer.weights.input_norm for layer in self._layers[1:]]
         following.append(self._weights.final_norm)
         for layer, slots, next_norm in zip(self._layers, kv.slots_of_layer, following, strict=True):
-            qkv = layer.qkv(normed).view(len(tokens), -1, head_dim)
-            if self.config.qk_norm:
-                self._normalise_heads(layer.weights, qkv)
-            small.rotate_and_store(qkv, rotation, slots, layout.slots)
-            attended = self._attention.attend(plan, qkv[:, :heads], slots)
-            normed = small.add_rms_norm(stream, layer.output(attended), layer.weights.post_norm)
-            change = layer.down(small.silu_mul(layer.gate_up(normed)))
-            normed = small.add_rms_norm(stream, change, next_norm)
-        return normed
+            for state in states:
+                self._through(layer, state, slots, next_norm)
+        return states[0].normed if len(states) == 1 else torch.cat([s.normed for s in states])
+
+    def _enter(self, tokens: torch.Tensor, layout: StepLayout, norm: torch.Tensor) -> _Tile:
+        angles = layout.positions[:, None].float() * self._frequencies
+        stream = self._weights.embedding[tokens]
+        return _Tile(
+            plan=self._attention.plan(layout),
+            rotation=torch.polar(self._one.expand_as(angles), angles),
+            slots=layout.slots,
+            stream=stream,
+            normed=self._operations.rms_norm(stream, norm),
+        )
+
+    def _through(
+        self, layer: _Layer, tile: _Tile, slots: torch.Tensor, next_norm: torch.Tensor
+    ) -> None:
+        small = self._operations
+        heads, head_dim = self.config.num_heads, self.config.head_dim
+        qkv = layer.qkv(tile.normed).view(len(tile.normed), -1, head_dim)
+        if self.config.qk_norm:
+            self._normalise_heads(layer.weights, qkv)
+        small.rotate_and_store(qkv, tile.rotation, slots, tile.slots)
+        attended = self._attention.attend(tile.plan, qkv[:, :heads], slots)
+        normed = small.add_rms_norm(tile.stream, layer.output(attended), layer.weights.post_norm)
+        change = layer.down(layer.gate_up(normed))
+        tile.normed = small.add_rms_norm(tile.stream, change, next_norm)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -123,7 +157,7 @@ class Decoder:
         queries.copy_(rms_norm(queries, shape, weights.q_norm, eps))
         keys.copy_(rms_norm(keys, shape, weights.k_norm, eps))
 
-    def _products(self) -> Iterator[Linear]:
+    def _products(self) -> Iterator[Linear | GatedLinear]:
         for layer in self._layers:
             yield from (layer.qkv, layer.output, layer.gate_up, layer.down)
         yield self._lm_head

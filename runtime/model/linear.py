@@ -1,8 +1,11 @@
-"""Matrix products with weights, packed for the CPU's libraries where that is faster.
+"""Matrix products with weights, packed where that is faster.
 
-Measured on AVX-512 and AMX: for 4 to 200 rows a packed float32 weight saves a third of the time,
-a packed bfloat16 one a quarter at any small count; one to three float32 rows and long prompts run
-as fast or faster without. A packed copy costs the weight's size again.
+On a CPU a decode step is as fast as it reads the weights. Where the C kernels are, they have a
+layout of their own (kernels/products.c), which was the fastest of all for few rows; many rows of
+bfloat16 are better in the library, which knows more about caches. Without the kernels the CPU's
+libraries pack, and what was measured on AVX-512 and AMX says for which counts that pays: for 4 to
+200 rows a packed float32 weight saves a third of the time, a packed bfloat16 one a quarter at any
+small count. A packed copy costs the weight's size again.
 """
 
 from __future__ import annotations
@@ -12,10 +15,63 @@ from typing import Any
 import torch
 from torch.nn.functional import linear
 
-# Rows for which the packed copy is used, by type: (fewest, most).
+from .native import PANEL, Native, native
+from .operations import Operations
+
+# Most rows for the C kernels, by type.
+_KERNEL_ROWS = {torch.float32: 1 << 62, torch.bfloat16: 64}
+# Rows for which the libraries' packed copy is used, by type: (fewest, most).
 _PACKED_ROWS = {torch.float32: (4, 200), torch.bfloat16: (1, 128)}
-# What the packing is laid out for; it is used for other counts too.
+# What their packing is laid out for; it is used for other counts too.
 _TYPICAL_ROWS = 32
+# A tile of bfloat16 takes so many elements of a row at once.
+_STRIDE = {torch.float32: 1, torch.bfloat16: 32}
+
+
+def kernels_for(weight: torch.Tensor) -> Native | None:
+    """The C kernels, if they can multiply with this weight."""
+    if weight.device.type != "cpu":
+        return None
+    kernels = native(weight.dtype)
+    if kernels is None or not kernels.can_multiply:
+        return None
+    columns, width = weight.shape
+    return None if columns % PANEL or width % _STRIDE[weight.dtype] else kernels
+
+
+def _panels(weight: torch.Tensor) -> torch.Tensor:
+    """The layout of kernels/products.c, of a weight [out, in]."""
+    columns, width = weight.shape
+    together = 1 if weight.dtype == torch.float32 else 2
+    split = weight.reshape(columns // PANEL, PANEL, width // together, together)
+    return split.transpose(1, 2).contiguous()
+
+
+class _Panels:
+    """A weight packed for the C kernels, and the product with it."""
+
+    def __init__(
+        self, kernels: Native, weight: torch.Tensor, bias: torch.Tensor | None, gated: bool
+    ) -> None:
+        self._kernels = kernels
+        self._columns, self._width = weight.shape
+        self._gated = gated
+        self._bias = bias
+        if gated:  # 16 columns of the gate, then the same of up
+            halves = weight.view(2, -1, PANEL // 2, self._width)
+            weight = halves.transpose(0, 1).reshape(weight.shape)
+        self._packed = _panels(weight)
+        self.most = _KERNEL_ROWS[weight.dtype]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        out = x.new_empty(rows, self._columns // 2 if self._gated else self._columns)
+        self._kernels.product(
+            x.data_ptr(), self._packed.data_ptr(),
+            None if self._bias is None else self._bias.data_ptr(), out.data_ptr(),
+            rows, self._width, self._columns, self._gated, torch.get_num_threads(),
+        )  # fmt: skip
+        return out
 
 
 class Linear:
@@ -24,12 +80,15 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight = weight
         self.bias = bias
+        self._panels: _Panels | None = None
         self._packed: torch.Tensor | None = None
         self._fewest, self._most = 1, 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [t, in]; returns [t, out]."""
+        """x: [t, in], contiguous; returns [t, out]."""
         rows = len(x)
+        if self._panels is not None and rows <= self._panels.most:
+            return self._panels(x)
         if self._packed is None or not self._fewest <= rows <= self._most:
             return linear(x, self.weight, self.bias)
         packed: torch.Tensor
@@ -43,6 +102,10 @@ class Linear:
 
     def pack(self) -> None:
         """Make the packed copy, if this type on this device has one."""
+        kernels = kernels_for(self.weight)
+        if kernels is not None:
+            self._panels = _Panels(kernels, self.weight, self.bias, gated=False)
+            return
         rows = _PACKED_ROWS.get(self.weight.dtype)
         if rows is None or self.weight.device.type != "cpu":
             return
@@ -58,4 +121,33 @@ class Linear:
 
     def unpack(self) -> None:
         """Drop the packed copy."""
-        self._packed = None
+        self._panels = self._packed = None
+
+
+class GatedLinear:
+    """silu(gate) * up, both products of x in one. weight: [2 * intermediate, in], gate first."""
+
+    def __init__(self, weight: torch.Tensor, operations: Operations) -> None:
+        self._plain = Linear(weight)
+        self._operations = operations
+        self._panels: _Panels | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [t, in], contiguous; returns [t, intermediate]."""
+        if self._panels is not None and len(x) <= self._panels.most:
+            return self._panels(x)
+        return self._operations.silu_mul(self._plain(x))
+
+    def pack(self) -> None:
+        """Make the packed copy, if this type on this device has one."""
+        weight = self._plain.weight
+        kernels = kernels_for(weight)
+        if kernels is None:
+            self._plain.pack()
+        else:
+            self._panels = _Panels(kernels, weight, None, gated=True)
+
+    def unpack(self) -> None:
+        """Drop the packed copy."""
+        self._panels = None
+        self._plain.unpack()

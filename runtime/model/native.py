@@ -1,7 +1,7 @@
-"""The C kernels of native.c, compiled once for this machine; None where that cannot be.
+"""The C kernels of kernels/, compiled once for this machine; None where that cannot be.
 
 torch has no fused kernel for a decode step's small operations on a CPU, and its attention wants
-one call a request. With a C compiler at hand the gap is closed by a file of plain loops; without
+one call a request. With a C compiler at hand the gap is closed by a few files of loops; without
 one everything works, slower. KVPROOF_NATIVE=0 turns it off. The library uses the OpenMP threads
 that torch has started already: both name the same runtime.
 """
@@ -25,10 +25,11 @@ import torch
 
 from .zoo import cache_directory
 
-_SOURCE = Path(__file__).with_name("native.c")
+_SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.[ch]"))
 _FLAGS: tuple[str, ...] = (
     "-O3",
     "-march=native",
+    "-std=gnu11",
     "-fopenmp",
     "-fPIC",
     "-shared",
@@ -38,11 +39,14 @@ _FLAGS: tuple[str, ...] = (
     "-fno-signed-zeros",
     "-fassociative-math",
     "-freciprocal-math",
+    "-Wno-psabi",  # vectors are only passed to functions that are inlined
 )
 if platform.machine() in ("x86_64", "AMD64"):
     _FLAGS += ("-mprefer-vector-width=512",)  # memory is the limit, not the clock
 _COMPILE_SECONDS = 120
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+PANEL = 32
+"""Columns of a packed weight that lie together: PANEL of kernels/products.c."""
 
 _pointer, _integer, _float, _int = (
     ctypes.c_void_p,
@@ -58,13 +62,15 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "decode_attention": [
         _pointer, _integer, *[_pointer] * 6, *[_integer] * 6, _float, _int,
     ],
+    "product": [*[_pointer] * 4, *[_integer] * 3, *[_int] * 2],
+    "product_ready": [],
 }  # fmt: skip
 
 _log = logging.getLogger("kvproof.model")
 
 
 class Native:
-    """The kernels for one type; see native.c for their arguments."""
+    """The kernels for one type; see kernels/ for their arguments."""
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
         self.rms_norm = _function(library, "rms_norm", name)
@@ -73,6 +79,11 @@ class Native:
         self.rotate_and_store = _function(library, "rotate_and_store", name)
         self.decode_attention = _function(library, "decode_attention", name)
         self.decode_attention.restype = _int
+        self.product = _function(library, "product", name)
+        ready = _function(library, "product_ready", name)
+        ready.restype = _int
+        #: Whether `product` works here: for bfloat16 it takes AMX and the kernel's permission.
+        self.can_multiply = bool(ready())
 
 
 def _function(library: ctypes.CDLL, kernel: str, name: str) -> ctypes._NamedFuncPointer:
@@ -108,7 +119,7 @@ def _library() -> ctypes.CDLL | None:
 
 def _fingerprint(compiler: str) -> str:
     """Changes with the source, the flags, the compiler and the processor."""
-    digest = hashlib.sha256(_SOURCE.read_bytes())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES))
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, timeout=_COMPILE_SECONDS, check=True
     )
@@ -130,7 +141,8 @@ def _compile(compiler: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / "native.so"
-        command = [compiler, *_FLAGS, "-o", str(made), str(_SOURCE), "-lm"]
+        units = [str(path) for path in _SOURCES if path.suffix == ".c"]
+        command = [compiler, *_FLAGS, "-o", str(made), *units, "-lm"]
         result = subprocess.run(
             command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
         )

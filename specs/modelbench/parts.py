@@ -68,7 +68,7 @@ def profile(engine: LLM, load: Load) -> dict[str, float]:
     decoder._attention = _Wrapped(
         clock, saved[2], {"plan": "attention plan", "attend": "attention"}
     )
-    small = ("rms_norm", "add_rms_norm", "silu_mul", "rotate_and_store")
+    small = ("rms_norm", "add_rms_norm", "rotate_and_store")
     decoder._operations = _Wrapped(clock, saved[3], dict.fromkeys(small, "small operations"))
     runner._sampler.sample = clock.around("sampling", saved_sample)
     runner._execute = execute

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from kvproof.runtime.model import decoder as decoder_module
 from kvproof.runtime.model.attention import (
     BatchedAttention,
     NativeAttention,
@@ -61,6 +62,28 @@ def test_a_whole_prompt_has_the_reference_logits(
     theirs = reference(references[case], prompt)
     assert theirs.std() > 0.5  # else the tolerance would say nothing
     assert_close(ours, theirs)
+
+
+@backends
+@pytest.mark.parametrize("most", [1, 5, 16, 40])
+def test_a_step_in_tiles_has_the_reference_logits(
+    references: Models,
+    directories: Directories,
+    backend: Backend,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoder_module, "_TILE_TOKENS", most)
+    paged = Paged(directories["llama"], backend)
+    prompts = {"a": tiny.tokens(37), "b": tiny.tokens(16, seed=1), "c": tiny.tokens(9, seed=2)}
+    paged.tables = {"a": list(range(10, 20)), "b": [40, 3, 39, 4, 38], "c": [50, 51, 52]}
+    paged.step(("b", prompts["b"][:5]))
+    ours = paged.step(("a", prompts["a"]), ("b", prompts["b"][5:]), ("c", prompts["c"][:1]))
+    ours += paged.step(("c", prompts["c"][1:]))
+    theirs = {name: reference(references["llama"], tokens) for name, tokens in prompts.items()}
+    expected = [theirs["a"], theirs["b"][5:], theirs["c"][:1], theirs["c"][1:]]
+    for mine, exact in zip(ours, expected, strict=True):
+        assert_close(mine, exact)
 
 
 @cases

@@ -13,7 +13,7 @@ import torch
 from kvproof.runtime.model import native as native_module
 from kvproof.runtime.model.attention import NativeAttention, PerRequestAttention, attention_for
 from kvproof.runtime.model.config import ModelConfig
-from kvproof.runtime.model.linear import Linear
+from kvproof.runtime.model.linear import GatedLinear, Linear, kernels_for
 from kvproof.runtime.model.load import open_checkpoint
 from kvproof.runtime.model.native import native
 from kvproof.runtime.model.operations import NativeOperations, TorchOperations, operations_for
@@ -192,6 +192,51 @@ def test_a_packed_product_is_the_plain_one(dtype: torch.dtype, rows: int, bias: 
     torch.testing.assert_close(product(x), plain, atol=limit, rtol=0)
     product.unpack()
     assert torch.equal(product(x), plain)
+
+
+def products_in_c(dtype: torch.dtype) -> bool:
+    return kernels_for(torch.zeros(96, 64, dtype=dtype)) is not None
+
+
+@pytest.mark.skipif(not products_in_c(torch.float32), reason="no C kernels")
+def test_a_row_of_a_packed_product_does_not_depend_on_its_batch() -> None:
+    torch.manual_seed(0)
+    product = Linear(torch.randn(160, 96))
+    product.pack()
+    x = torch.randn(61, 96)
+    together = product(x)
+    for count in (1, 2, 12, 13, 40):
+        assert torch.equal(product(x[:count].clone()), together[:count])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 16, 17, 33, 64, 65, 300])
+def test_a_packed_gated_product_is_the_plain_one(
+    directories: dict[str, Path], dtype: torch.dtype, rows: int
+) -> None:
+    torch.manual_seed(rows)
+    config = open_checkpoint(directories["llama"]).config
+    weight = torch.randn(2 * 80, 96).to(dtype)
+    product = GatedLinear(weight, operations_for(config, dtype, CPU))
+    x = torch.randn(rows, 96).to(dtype)
+    gate, up = (x.float() @ weight.float().T).chunk(2, dim=-1)
+    exact = torch.nn.functional.silu(gate) * up
+    limit = 1e-3 if dtype == torch.float32 else 2.0  # of values up to some hundreds
+    torch.testing.assert_close(product(x).float(), exact, atol=limit, rtol=2e-2)
+    product.pack()
+    torch.testing.assert_close(product(x).float(), exact, atol=limit, rtol=2e-2)
+    product.unpack()
+    torch.testing.assert_close(product(x).float(), exact, atol=limit, rtol=2e-2)
+
+
+def test_a_weight_that_does_not_fit_the_panels_is_left_to_the_libraries() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40, 48)
+    assert kernels_for(weight) is None
+    product = Linear(weight)
+    product.pack()
+    x = torch.randn(9, 48)
+    torch.testing.assert_close(product(x), x @ weight.T, atol=1e-4, rtol=0)
 
 
 def test_tiny_models_are_seeded() -> None:
