@@ -25,6 +25,7 @@ from .declaration import Declaration
 from .draft import SUBJECT, Draft
 from .invariants import INVARIANTS, About, Invariant
 from .logic import Substitution, both, either
+from .memory import memory
 from .running import Running
 from .state import View
 from .system import System, Transition
@@ -64,7 +65,7 @@ class Proofs:
     def lines(self) -> tuple[Line, ...]:
         """The whole specification."""
         return tuple(
-            Line(invariant, who, formula, frozenset(terms.variables([formula])))
+            Line(invariant, who, formula, _mentions(formula))
             for invariant in SPECIFICATION
             for who, formula in invariant.everywhere(self.state)
         )
@@ -144,7 +145,6 @@ class Proofs:
 
     def initiation(self, obligation: str) -> Iterator[Condition]:
         """Each line of the obligation's invariant holds at the start."""
-        configured = self._configured
         for line in self._lines_of(obligation):
             goal = line.invariant.formula(_eyes(self.start, line.who))
             yield Condition(
@@ -152,14 +152,14 @@ class Proofs:
                 "initiation",
                 line.invariant.words,
                 line.who,
-                configured,
+                self._configured,
                 goal,
                 template=line.formula,
             )
 
     def consecution(self, obligation: str) -> Iterator[Condition]:
         """Each way in which an action goes keeps each line of the obligation's invariant."""
-        lines = list(self._lines_of(obligation))
+        lines = self._lines_of(obligation)
         for move in self.moves if lines else ():
             for line in lines:
                 if not line.mentions & move.written:
@@ -276,8 +276,10 @@ class Proofs:
                 if outcome.answer == answer:
                     yield outcome, both(here, draft.substituted(outcome.condition))
 
-    def _lines_of(self, obligation: str) -> Iterator[Line]:
-        return (line for line in self.lines if line.invariant.of == obligation)
+    def _lines_of(self, obligation: str) -> list[Line]:
+        if all(invariant.of != obligation for invariant in SPECIFICATION):
+            return []  # without writing all formulas down
+        return [line for line in self.lines if line.invariant.of == obligation]
 
     def _numbers_differ(self) -> BoolTerm:
         return both(
@@ -318,6 +320,18 @@ class Move:
         """A variable's value afterwards."""
         found = self._values.get(name)
         return self._variables.terms[name] if found is None else found
+
+
+def _mentions(formula: BoolTerm) -> frozenset[str]:
+    """The variables of a formula; most copies of the declaration have the same formulas."""
+    known = _mentioned.get(formula.get_id())
+    if known is None:
+        known = _mentioned[formula.get_id()] = (frozenset(terms.variables([formula])), formula)
+    return known[0]
+
+
+#: With the formulas, which keep the keys valid.
+_mentioned: dict[int, tuple[frozenset[str], BoolTerm]] = memory()
 
 
 def _unprimed(name: str) -> str:
