@@ -190,6 +190,7 @@ class Guard(Scheduler):  # type: ignore[misc]
         needed = self._request_remaining_blocks(first)
         if needed <= self.kv_cache_manager.block_pool.get_num_free_blocks():
             return
+        resets.promote_landed(self)
         victim = sessions.victim(self)
         if victim is not None:
             self._guard_reclaim(victim, "blocks reclaimed because nothing could run")
@@ -209,6 +210,7 @@ class Guard(Scheduler):  # type: ignore[misc]
         """A step's results are processed."""
         self._guard_watch("processed", scheduler_output, model_runner_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._guard_watch("updated")
         if self._guard_turns:
             self._guard_check_queues()
         if self._guard_outputs:

@@ -163,6 +163,9 @@ class Shadow:
         if output.total_num_scheduled_tokens:
             self.engine.processed += 1
 
+    def updated(self) -> None:
+        """vLLM has processed a step's results."""
+
     def preempting(self, request: Any, forced: bool) -> None:
         """vLLM is about to preempt: called before it does."""
         record = self._current(request)

@@ -23,6 +23,7 @@ class TracedShadow(Shadow):
     def __init__(self, scheduler: Any, report: Report, path: str) -> None:
         super().__init__(scheduler, report)
         self._writer = TraceWriter(path, time.monotonic)
+        self._sampled: dict[str, Ask] = {}  # of sessions, in the step that is being processed
 
     def _read(self, record: RequestFacts, request: Any) -> None:
         """The counters are moved by events."""
@@ -52,7 +53,30 @@ class TracedShadow(Shadow):
             self._send(record, states.PUBLISH, name, Ask(step=step, tokens=tokens, blocks=blocks))
             sampled = result.sampled_token_ids[result.req_id_to_index[name]]
             if sampled:
-                self._send(record, states.OUTPUT, name, Ask(step=step, tokens=len(sampled)))
+                ask = Ask(step=step, tokens=len(sampled))
+                if record.resumable:
+                    self._sampled[name] = ask
+                else:
+                    self._send(record, states.OUTPUT, name, ask)
+
+    def stopping(self, request: Any) -> Ask:
+        """A turn ends. If another one can come, vLLM drops the token that was sampled last."""
+        queue, name = request.streaming_queue, request.request_id
+        goes_on = request.resumable and not (queue and queue[0] is None)
+        if goes_on and name in self._sampled:
+            self._sampled[name].tokens -= 1
+        self._deliver(name)
+        return super().stopping(request)
+
+    def updated(self) -> None:
+        """vLLM has processed the step: who has not stopped keeps what was sampled."""
+        for name in list(self._sampled):
+            self._deliver(name)
+
+    def _deliver(self, name: str) -> None:
+        ask, record = self._sampled.pop(name, None), self.records.get(name)
+        if ask is not None and ask.tokens and record is not None:
+            self._send(record, states.OUTPUT, name, ask)
 
     def close_trace(self) -> None:
         """The trace is complete."""
