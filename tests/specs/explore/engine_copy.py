@@ -33,7 +33,6 @@ class EngineCopy:
             self.lifecycle = self._module("runtime.lifecycle")
             self.api = self._module("runtime.api")
             self.states = self._module("statemachine.states")
-            self.policy = self._module("statemachine.policy")
             self.errors = self._module("statemachine.errors")
         finally:
             sys.meta_path.remove(finder)
