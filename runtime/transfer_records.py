@@ -261,7 +261,8 @@ class TransferEvents(RequestEvents):
             first = covered - self._new
             blocks = self._tables[row, first:covered].tolist()
             keys = tuple(self.keys(row, covered)[first:covered])
-            assert self._begin_transfer(facts, keys, blocks) == transfer
+            begun = self._begin_transfer(facts, keys, blocks)
+            assert begun == transfer
             record = self._transfers[transfer]
             record.first = first
             record.owner = self._ids[row]
