@@ -31,7 +31,7 @@ from .api import (
     ResetResult,
 )
 from .core import EngineCore
-from .protocols import Connector, Int32Array, Runner
+from .protocols import Connector, Int32Array, NotifyingConnector, Runner
 from .sampling_params import SamplingParams
 from .sessions import OnOutput, TextFactory
 
@@ -46,8 +46,10 @@ T = TypeVar("T")
 
 #: Seconds for which the loop waits for the device before it looks at its inbox again.
 _STEP_PATIENCE = 0.02
-#: Seconds between two looks at a connector whose transfers have not ended.
+#: Seconds between two looks at a connector that does not say when a transfer has ended,
 _POLL = 0.001
+#: and at one that does: should its word be lost, requests are late and no more.
+_POLL_IN_CASE = 0.05
 #: Seconds between two looks when nothing is expected at all.
 _IDLE = 5.0
 
@@ -76,6 +78,11 @@ class Engine:
         self.config = config
         self._inbox: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._bell = threading.Condition()
+        self._rung = False  # since the loop has last looked at the connector
+        self._poll = _POLL
+        if isinstance(connector, NotifyingConnector):
+            connector.on_signal(self._ring)
+            self._poll = _POLL_IN_CASE
         self._failure: BaseException | None = None
         self._turned_at = time.monotonic()
         self._idle = min(_IDLE, config.watchdog / 2)
@@ -235,11 +242,6 @@ class Engine:
             return False, f"the engine's loop has not come round for {silent:.0f} s"
         return self.core.healthy()
 
-    def ring(self) -> None:
-        """Something has ended outside: the loop looks at once. For connectors that can tell."""
-        with self._bell:
-            self._bell.notify()
-
     # --- the loop -------------------------------------------------------------------------------
 
     def call(self, function: Callable[[], T]) -> T:
@@ -264,6 +266,12 @@ class Engine:
                 self._inbox.append((function, Future()))
                 self._bell.notify()
 
+    def _ring(self) -> None:
+        """A transfer has ended: the loop hears of it at once, or in its next turn."""
+        with self._bell:
+            self._rung = True
+            self._bell.notify()
+
     def _refuse_if_over(self) -> None:
         if self._failure is not None:
             raise EngineFailedError(str(self._failure)) from self._failure
@@ -286,6 +294,7 @@ class Engine:
         self._turned_at = time.monotonic()
         moves = core.lifecycle.moves
         self._serve_clients()
+        self._rung = False  # before the look: what comes later rings again
         core.tick()
         launched = core.launch_step()
         full = core.in_flight >= self.config.steps_in_flight
@@ -316,12 +325,15 @@ class Engine:
         core = self.core
         if core.lifecycle.mode == STOPPED:
             return
-        seconds = core.next_time()
+        seconds = self._idle
+        due = core.next_time()
+        if due is not None:
+            seconds = min(seconds, due)
         if core.lifecycle.open_transfers():
-            seconds = _POLL
+            seconds = min(seconds, self._poll)
         with self._bell:
-            if not self._inbox:
-                self._bell.wait(self._idle if seconds is None else min(seconds, self._idle))
+            if not self._inbox and not self._rung:
+                self._bell.wait(seconds)
 
     def _fail(self, error: BaseException) -> None:
         with self._bell:

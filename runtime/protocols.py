@@ -6,11 +6,11 @@ A fake runner and a test connector implement them as well as the real ones do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -159,3 +159,15 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Stop the workers and free the memory. Safe to call twice."""
+
+
+@runtime_checkable
+class NotifyingConnector(Connector, Protocol):
+    """A connector that says by itself when `poll` has something new.
+
+    The engine's loop sleeps until it does; any other connector is polled every millisecond while
+    a transfer is open.
+    """
+
+    def on_signal(self, call: Callable[[], None]) -> None:
+        """Call this after each signal, from any thread, without a lock. Given before any start."""

@@ -52,23 +52,20 @@ class _Job:
 
 
 class HostTier:
-    """A `Connector` over host memory with a byte budget, LRU; keys are all that it compares.
+    """A `NotifyingConnector` over host memory with a byte budget, LRU; it compares keys alone.
 
-    `notify` is called, without a lock, from the worker after each signal: an engine that sleeps
-    until something ends can be woken by it. Every `cancel` is answered with FENCED once no reader
-    or writer is left: also after LANDED or FAILED, and for a transfer that nobody knows, because
-    the engine may have lost the first answer.
+    Every `cancel` is answered with FENCED once no reader or writer is left: also after LANDED or
+    FAILED, and for a transfer that nobody knows, because the engine may have lost the first answer.
     """
 
     def __init__(
         self,
         kv: KVStorage,
         capacity_bytes: int,
-        notify: Callable[[], None] | None = None,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._kv = kv
-        self._notify = notify
+        self._call: Callable[[], None] | None = None
         size = kv.bytes_per_block
         self._piece = max(1, piece_bytes // size)
         self._index = TierIndex(capacity_bytes // size)
@@ -86,6 +83,10 @@ class HostTier:
         self._worker.start()
 
     # --- the engine's side --------------------------------------------------------------------
+
+    def on_signal(self, call: Callable[[], None]) -> None:
+        """Call this after each signal: from the worker, or from the caller of `cancel`."""
+        self._call = call
 
     def lookup(self, keys: Sequence[bytes]) -> int:
         """How many leading keys the tier can load at this moment. What is wanted is kept longer."""
@@ -165,7 +166,7 @@ class HostTier:
                 queue.remove(job)
                 self._forget(job)
             self._signals.append(TransferSignal(transfer, SignalKind.FENCED))
-        self._call_notify()
+        self._tell()
 
     def reset(self) -> bool:
         """Drop every stored block; always done. Copies under way end, and install nothing."""
@@ -232,7 +233,7 @@ class HostTier:
                 failed = True
             with self._lock:
                 self._end(job, failed)
-            self._call_notify()
+            self._tell()
 
     def _copy(self, job: _Job) -> None:
         """Copy piece after piece until done or cancelled. Raises what the device raises."""
@@ -277,9 +278,9 @@ class HostTier:
         self._loads.clear()
         self._stores.clear()
 
-    def _call_notify(self) -> None:
-        if self._notify is not None:
-            self._notify()
+    def _tell(self) -> None:
+        if self._call is not None:
+            self._call()
 
 
 class _SlabMemory:

@@ -68,6 +68,7 @@ class FaultyConnector:
 
     First `next_load` or `next_store` is asked, in their order, else `choose`. With `rng` the
     signals of one poll come in any order. `kv` is needed to spoil blocks. `clock` is for `delay`.
+    It cannot say when a delay is over, so it is no `NotifyingConnector`: the engine polls it.
     """
 
     def __init__(

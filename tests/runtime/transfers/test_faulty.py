@@ -26,7 +26,8 @@ class Harness:
         self.kv = MemoryKV(16)
         self.kv.data[...] = np.arange(1, 17)[:, None]
         self._ended = threading.Event()
-        self.tier = HostTier(self.kv, 8 * self.kv.bytes_per_block, self._ended.set)
+        self.tier = HostTier(self.kv, 8 * self.kv.bytes_per_block)
+        self.tier.on_signal(self._ended.set)
         self.connector = FaultyConnector(self.tier, kv=self.kv, clock=lambda: self.now)
         self.connector.start_store(1, keys(*"abcd"), blocks(0, 1, 2, 3))
         assert self.wait() == [(1, LANDED)]

@@ -23,7 +23,8 @@ class Harness:
         self.kv.data[...] = np.arange(1, 17)[:, None]
         self._heard = threading.Semaphore(0)
         size = self.kv.bytes_per_block
-        self.tier = HostTier(self.kv, slots * size, self._heard.release, piece_blocks * size)
+        self.tier = HostTier(self.kv, slots * size, piece_blocks * size)
+        self.tier.on_signal(self._heard.release)
 
     def signals(self, count: int = 1) -> list[TransferSignal]:
         """The signals after that many jobs have ended."""

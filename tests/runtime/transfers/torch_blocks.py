@@ -56,7 +56,8 @@ class AwaitedTier:
     def __init__(self, kv: KVStorage, blocks: int, **options: int) -> None:
         self._ended = threading.Semaphore(0)
         size = kv.bytes_per_block
-        self.tier = HostTier(kv, blocks * size, self._ended.release, **options)
+        self.tier = HostTier(kv, blocks * size, **options)
+        self.tier.on_signal(self._ended.release)
 
     def signals(self, jobs: int = 1) -> Sequence[TransferSignal]:
         """What was signalled once that many jobs have ended."""
