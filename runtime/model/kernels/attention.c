@@ -94,9 +94,24 @@ INLINE float exponentials(float *scores, int64_t length, int64_t padded) {
 /* Where sixteen tokens from t on have their keys, of kv head 0; past the end, the last one's. */
 INLINE void find(const int64_t *table, int64_t t, int64_t length, int64_t block_size,
                  int64_t token_size, int64_t where[WIDTH]) {
+    int64_t block = t / block_size, within = t % block_size;
     for (int64_t j = 0; j < WIDTH; j++) {
-        int64_t token = at_most(t + j, length - 1);
-        where[j] = (table[token / block_size] * block_size + token % block_size) * token_size;
+        where[j] = (table[block] * block_size + within) * token_size;
+        if (t + j + 1 >= length) continue;
+        if (++within == block_size) {
+            within = 0;
+            block++;
+        }
+    }
+}
+
+/* Asks for what sixteen tokens have from `first` on, `size` elements each. */
+INLINE void fetch(const void *from, const int64_t where[WIDTH], int64_t first, int64_t size,
+                  enum type type) {
+    for (int j = 0; j < WIDTH; j++) {
+        const char *token = element(from, where[j] + first, type);
+        for (int64_t byte = 0; byte < size * (int64_t)size_of(type); byte += 64)
+            __builtin_prefetch(token + byte);
     }
 }
 
@@ -117,15 +132,20 @@ INLINE void attend(const void *q, const void *keys, const void *values, const in
     int64_t width = (dim + WIDTH - 1) / WIDTH * WIDTH;
     int64_t padded = (length + WIDTH - 1) / WIDTH * WIDTH;
     float *queries = scratch, *sums = queries + rows * width, *scores = sums + rows * width;
-    int64_t where[WIDTH], head[WIDTH];
+    int64_t where[WIDTH], next[WIDTH], head[WIDTH], used = (last - first) * dim;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t d = 0; d < dim; d += WIDTH) {
             lanes query = load(q, (first * shared + r) * dim + d, dim - d, type);
             store(queries, r * width + d, WIDTH, query * scale, F32);
             store(sums, r * width + d, WIDTH, (lanes){}, F32);
         }
+    find(table, 0, length, block_size, token_size, next);
     for (int64_t t = 0; t < length; t += WIDTH) {
-        find(table, t, length, block_size, token_size, where);
+        memcpy(where, next, sizeof where);
+        if (t + WIDTH < length) {
+            find(table, t + WIDTH, length, block_size, token_size, next);
+            fetch(keys, next, first * dim, used, type);
+        }
         for (int64_t h = first; h < last; h++) {
             for (int j = 0; j < WIDTH; j++) head[j] = where[j] + h * dim;
             for (int64_t g = 0; g < shared; g += TOGETHER) {
@@ -136,12 +156,19 @@ INLINE void attend(const void *q, const void *keys, const void *values, const in
             }
         }
     }
+    find(table, 0, length, block_size, token_size, where);
+    fetch(values, where, first * dim, used, type);
     float totals[rows];
     for (int64_t r = 0; r < rows; r++)
         totals[r] = exponentials(scores + r * padded, length, padded);
+    find(table, 0, length, block_size, token_size, next);
     for (int64_t t = 0; t < length; t += WIDTH) {
         int tokens = (int)at_most(length - t, WIDTH);
-        find(table, t, length, block_size, token_size, where);
+        memcpy(where, next, sizeof where);
+        if (t + WIDTH < length) {
+            find(table, t + WIDTH, length, block_size, token_size, next);
+            fetch(values, next, first * dim, used, type);
+        }
         for (int64_t h = first; h < last; h++) {
             for (int j = 0; j < WIDTH; j++) head[j] = where[j] + h * dim;
             for (int64_t g = 0; g < shared; g += TOGETHER) {
