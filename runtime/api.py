@@ -38,7 +38,15 @@ class EngineClosedError(EngineError):
 
 
 class RejectedCallError(EngineError):
-    """A pause, resume, sleep or wake that the engine's mode does not allow."""
+    """A call that the engine's mode does not allow, or whose mode, level or tag it does not know.
+
+    Pause, resume, sleep, wake, weights_changed; a reset of an engine that has stopped; and a step
+    that is asked for from within an output.
+    """
+
+
+class InvalidWaitError(EngineError):
+    """A reset may not wait that long; the message names the limit, `max_reset_wait`."""
 
 
 class EngineFailedError(Exception):
@@ -210,7 +218,7 @@ class EngineConfig:
     load_deadline: float = 60.0  # a request's wait for its load
     transfer_lease: float = 60.0  # a transfer's time until it is cancelled
     cancel_lease: float = 10.0  # a cancelled transfer's time until it is in quarantine
-    max_reset_wait: float = 60.0
+    max_reset_wait: float = 60.0  # the longest `wait` of a reset
     watchdog: float = 60.0
     check: bool = False  # replay every lane through its events and check every count
     host_tier_bytes: int = 0  # 0: no host tier

@@ -35,10 +35,8 @@ class EngineCore(Pauses):
         self._shutdown = Future()
         lifecycle = self.lifecycle
         if self._waiting_reset is not None:
-            result, _ = self._try_reset(
-                self._waiting_reset.force, self._waiting_reset.connector, False
-            )
-            self._end_reset(result)
+            waiting = self._waiting_reset
+            self._end_reset(self._try_reset(force=waiting.force, connector=waiting.connector))
         lifecycle.engine_event(SHUTDOWN)
         self._end_pause(False, "the engine is shutting down")
         self._drain_until = self.clock() + timeout

@@ -151,7 +151,12 @@ class Engine:
         reset_connector: bool = False,
         wait: float = 0.0,
     ) -> ResetResult:
-        """Forget every cached prefix; falsy, with its holders, when refused. Waits."""
+        """Forget every cached prefix; falsy, with its holders, when refused. Waits.
+
+        reset_running_requests: preempt what runs and reclaim what is parked. reset_connector: clear
+        its tier as well. wait: seconds for which a reset stays pending that is refused only by
+        what ends by itself. Raises InvalidWaitError, RejectedCallError.
+        """
         return self.begin_reset(reset_running_requests, reset_connector, wait).result()
 
     def begin_reset(
@@ -160,17 +165,28 @@ class Engine:
         reset_connector: bool = False,
         wait: float = 0.0,
     ) -> Future[ResetResult]:
-        """The same without waiting; cancelling the future gives a waiting reset up."""
+        """A reset without waiting: the future's result is what `reset_prefix_cache` returns.
+
+        Cancelling it gives a waiting reset up. Raises InvalidWaitError and RejectedCallError at
+        once; the future raises EngineFailedError should the loop fail.
+        """
         return self.call(
             lambda: self.core.reset_prefix_cache(reset_running_requests, reset_connector, wait)
         )
 
     def pause(self, mode: str = "abort", clear_cache: bool = False) -> CallResult:
-        """Stop stepping; waits until the pause is reached. Raises RejectedCallError."""
+        """Stop stepping; waits until the pause is reached. Raises RejectedCallError.
+
+        mode: what runs is ended ("abort"), finished ("wait") or kept ("keep"). clear_cache: forget
+        the cached prefixes before the pause counts as reached.
+        """
         return self.begin_pause(mode, clear_cache).result()
 
     def begin_pause(self, mode: str = "abort", clear_cache: bool = False) -> Future[CallResult]:
-        """The same without waiting."""
+        """A pause without waiting: the future's result is what `pause` returns.
+
+        Raises RejectedCallError at once; the future raises EngineFailedError should the loop fail.
+        """
         return self.call(lambda: self.core.pause(mode, clear_cache))
 
     def resume(self) -> CallResult:
@@ -178,11 +194,18 @@ class Engine:
         return self.call(self.core.resume)
 
     def sleep(self, level: int = 1, mode: str = "abort") -> CallResult:
-        """Give memory back; waits until it is. Raises RejectedCallError."""
+        """Give memory back; waits until it is. Raises RejectedCallError.
+
+        level: 1 keeps a copy of the weights at hand, 2 only their file. mode: of the pause that
+        comes first. Falsy, with the holders, while a transfer has not ended.
+        """
         return self.begin_sleep(level, mode).result()
 
     def begin_sleep(self, level: int = 1, mode: str = "abort") -> Future[CallResult]:
-        """The same without waiting."""
+        """A sleep without waiting: the future's result is what `sleep` returns.
+
+        Raises RejectedCallError at once; the future raises EngineFailedError should the loop fail.
+        """
         return self.call(lambda: self.core.sleep(level, mode))
 
     def wake(self, tags: Iterable[str] = ("weights", "cache")) -> CallResult:
@@ -260,7 +283,10 @@ class Engine:
         return answer.result()
 
     def _post(self, function: Callable[[], Any]) -> None:
-        """The same without waiting; nothing happens when the loop has stopped."""
+        """Have a function called by the loop, without waiting; an error of it is lost.
+
+        Nothing happens when the loop has stopped.
+        """
         with self._bell:
             if self._failure is None and self.core.lifecycle.mode != STOPPED:
                 self._inbox.append((function, Future()))

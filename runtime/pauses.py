@@ -85,7 +85,7 @@ class Pauses(Resets):
             return future
         result = self._answer(True, _why(outcome))
         if clear_cache and self.lifecycle.mode == PAUSED:
-            cleared, _ = self._try_reset(True, False, False)
+            cleared = self._try_reset(force=True, connector=False)
             if not cleared.success:
                 result = self._answer(False, "the cache is held", holders=cleared.holders)
         return answered(result)
@@ -114,7 +114,7 @@ class Pauses(Resets):
         )
         if waiting.mode != KEEP_ALL and running:
             return
-        if waiting.clear_cache and not self._try_reset(True, False, False)[0].success:
+        if waiting.clear_cache and not self._try_reset(force=True, connector=False):
             return  # by transfers alone, which end: none starts in this mode
         if not lifecycle.engine_event(PAUSE_REACHED, running=running).went:
             return

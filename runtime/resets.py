@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,7 @@ import numpy as np
 from ..statemachine.reset import DONE, clears_tier, may_wait, outcome
 from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
 from .answers import answered, give
-from .api import RejectedCallError, ResetResult
-from .lifecycle import ResetDecision
+from .api import Holder, InvalidWaitError, RejectedCallError, ResetResult
 from .observed import Observed
 
 
@@ -50,19 +50,25 @@ class Resets(Observed):
         """Forget every cached prefix of the device, and then of the tier if asked.
 
         With `wait` seconds, a reset that is refused only by what ends by itself stays pending;
-        cancelling the future gives it up. Raises RejectedCallError when the engine has stopped.
+        cancelling the future gives it up. Raises InvalidWaitError for a wait below 0 or above
+        `max_reset_wait`, RejectedCallError when the engine has stopped.
         """
+        if not 0.0 <= wait <= self.config.max_reset_wait:  # also for what is no number
+            raise InvalidWaitError(
+                f"wait {wait}: a reset may wait from 0 to {self.config.max_reset_wait:g} seconds"
+            )
         if self.lifecycle.mode == STOPPED:
             raise RejectedCallError("the engine has stopped")
         now = self.clock()
-        wait = min(max(wait, 0.0), self.config.max_reset_wait)
         waiting = self._waiting_reset
         flags = (reset_running_requests, reset_connector)
         future: Future[ResetResult] = Future()
         if wait > 0 and waiting is not None and waiting.is_for(*flags):
             waiting.answers.append(future)
             return future
-        result, may = self._try_reset(*flags, wait > 0)
+        result = self._try_reset(force=reset_running_requests, connector=reset_connector)
+        holders = result.holders
+        may = may_wait(len(holders), _ended_by_clients(holders), wait > 0)
         if not may or waiting is not None or self.lifecycle.mode == DRAINING:
             self._count_refusal(result)
             return answered(result)
@@ -70,14 +76,16 @@ class Resets(Observed):
         self._waiting_reset = _WaitingReset(*flags, now, now + wait, [future])
         return future
 
-    def _try_reset(self, force: bool, connector: bool, waits: bool) -> tuple[ResetResult, bool]:
-        """Decide a reset now. Also says whether it may wait for what refuses it."""
+    def _try_reset(self, *, force: bool, connector: bool) -> ResetResult:
+        """Decide a reset now."""
         self.process_launched()
         if self.transfers is not None:
             self.transfers.hear()
         decision = self.lifecycle.reset(force)
         if not decision.done:
-            return self._refusal(decision, waits)
+            holders = decision.refused_by
+            retryable = _ended_by_clients(holders) == 0
+            return ResetResult(success=False, retryable=retryable, holders=holders)
         states = self.lifecycle.view.state[list(decision.let_go)]
         self._preemptions += int(np.count_nonzero(states == PREEMPTED))
         tiers: tuple[str, ...] = ("device",)
@@ -89,13 +97,7 @@ class Resets(Observed):
         decided = outcome(0, connector, cleared)
         self.check()
         done = decided == DONE
-        return ResetResult(success=done, retryable=not done, tiers=tiers), False
-
-    def _refusal(self, decision: ResetDecision, waits: bool) -> tuple[ResetResult, bool]:
-        holders = decision.refused_by
-        by_client = sum(holder.ends_by == "client" for holder in holders)
-        result = ResetResult(success=False, retryable=by_client == 0, holders=holders)
-        return result, may_wait(len(holders), by_client, waits)
+        return ResetResult(success=done, retryable=not done, tiers=tiers)
 
     def _count_refusal(self, result: ResetResult) -> None:
         if not result.success:
@@ -118,7 +120,7 @@ class Resets(Observed):
         # Looking is cheap; a try makes the device wait, so it is worth it only if it may succeed.
         if self.lifecycle.refusing(waiting.force) and not over:
             return
-        result, _ = self._try_reset(waiting.force, waiting.connector, False)
+        result = self._try_reset(force=waiting.force, connector=waiting.connector)
         if result.success or result.tiers or over:
             self._end_reset(
                 ResetResult(
@@ -136,3 +138,8 @@ class Resets(Observed):
         self._count_refusal(result)
         for answer in waiting.answers:
             give(answer, result)
+
+
+def _ended_by_clients(holders: Sequence[Holder]) -> int:
+    """How many of them end only when their client acts."""
+    return sum(holder.ends_by == "client" for holder in holders)

@@ -48,7 +48,7 @@ async def reset_prefix_cache(
     reset_external: Annotated[bool, Query(description="clear the connector's tier too")] = False,
     reset_connector: Annotated[bool, Query(description="the same as reset_external")] = False,
     wait: Annotated[
-        float, Query(ge=0, le=3600, description="seconds to wait for what ends by itself")
+        float, Query(ge=0, description="seconds, at most 60, to wait for what ends by itself")
     ] = 0.0,
     strict: Annotated[bool, Query(description="answer a refusal with 409")] = False,
 ) -> Response:

@@ -22,6 +22,7 @@ from ..api import (
     EngineClosedError,
     EngineFailedError,
     InvalidRequestError,
+    InvalidWaitError,
     RejectedCallError,
     SessionError,
     UnknownRequestError,
@@ -110,6 +111,8 @@ def translated(error: Exception) -> ApiError | None:
             return ApiError(400, str(error), param=error.field)
         case InvalidRequestError() | ChatTemplateError():
             return ApiError(400, str(error))
+        case InvalidWaitError():
+            return ApiError(400, str(error), param="wait")
         case UnknownRequestError():
             return ApiError(404, str(error))
         case DuplicateRequestError() | SessionError():
@@ -147,6 +150,7 @@ def install(app: FastAPI) -> None:
         ClientGoneError,
         SamplingParamsError,
         InvalidRequestError,
+        InvalidWaitError,
         ChatTemplateError,
         UnknownRequestError,
         DuplicateRequestError,

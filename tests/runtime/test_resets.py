@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kvproof.runtime.api import RejectedCallError
+from kvproof.runtime.api import InvalidWaitError, RejectedCallError
 
 from .harness import Bench
 from .test_scheduler import picture
@@ -148,14 +148,22 @@ def test_a_waiting_reset_that_takes_too_long_is_refused_with_its_holders() -> No
     assert bench.state("b") == "RUNNING", "admission goes on"
 
 
-def test_a_wait_is_cut_to_the_most_that_is_allowed() -> None:
+@pytest.mark.parametrize("wait", [20.5, -1.0, float("inf"), float("nan")])
+def test_a_wait_that_is_not_allowed_is_refused_and_the_limit_named(wait: float) -> None:
+    bench = Bench(max_reset_wait=20.0)
+    with pytest.raises(InvalidWaitError, match="from 0 to 20 seconds"):
+        bench.core.reset_prefix_cache(wait=wait)
+    assert not bench.lifecycle.engine.pending_reset
+
+
+def test_a_reset_may_wait_for_as_long_as_is_allowed() -> None:
     bench = Bench(max_reset_wait=20.0)
     bench.add("a", 5, 40)
     bench.turn()
-    answer = bench.core.reset_prefix_cache(wait=1e9)
+    answer = bench.core.reset_prefix_cache(wait=20.0)
     bench.now = 20.0
     bench.turn()
-    assert answer.done()
+    assert answer.result(0).waited == 20.0
 
 
 def test_a_second_waiting_reset_joins_the_first_and_another_is_decided_at_once() -> None:

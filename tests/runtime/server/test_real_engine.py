@@ -113,6 +113,15 @@ def test_a_reset_whose_client_left_holds_nobody_up(real):
     assert answers[0].status_code == 200
 
 
+def test_a_wait_of_a_reset_that_is_too_long_is_400_and_named(real):
+    with real().client() as client:
+        answer = client.post("/reset_prefix_cache?wait=60.5")
+        assert client.post("/reset_prefix_cache?wait=60").json()["success"]
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "wait"
+    assert "60 seconds" in answer.json()["error"]["message"]
+
+
 def test_a_parked_session_ends_at_its_deadline_and_says_so(real):
     served = real(session_deadline=0.3)
     with connect(served.socket_url + "/v1/sessions") as line:
