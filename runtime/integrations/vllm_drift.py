@@ -75,15 +75,19 @@ class Drift:
         """Whether the guard may repair."""
         return self.known and not self.changed
 
+    @property
+    def difference(self) -> str:
+        """In words, "" when there is none."""
+        if self.safe:
+            return ""
+        version = "is known" if self.known else "is not known to the guard"
+        changed = ", ".join(name.rpartition(":")[2] for name in self.changed) or "nothing"
+        return f"vLLM {self.version} {version}; against {self.compared_with}, {changed} changed"
+
     def __str__(self) -> str:
         if self.safe:
             return f"vLLM {self.version} is known"
-        version = "is known" if self.known else "is not known to the guard"
-        changed = ", ".join(name.rpartition(":")[2] for name in self.changed) or "nothing"
-        return (
-            f"vLLM {self.version} {version}; against {self.compared_with}, {changed} changed. "
-            f"The guard only observes"
-        )
+        return f"{self.difference}. The guard only observes"
 
 
 def installed_version() -> str:

@@ -54,6 +54,8 @@ def command(
             )
     except UnknownTargetError as error:
         raise typer.BadParameter(str(error)) from error
+    if caveat := kind.caveat():
+        Console(stderr=True).print(f"[yellow]{caveat}[/]", soft_wrap=True)
     budget = Budget(seconds=None if operations else seconds, operations=operations)
     with Progress(
         TextColumn("{task.description}"),

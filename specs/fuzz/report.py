@@ -60,6 +60,7 @@ def as_dict(report: Report, paths: dict[str, Path]) -> dict[str, Any]:
     """The report as plain data."""
     return {
         "engine": report.target.version(),
+        "caveat": report.target.caveat() or None,
         "seed": report.seed,
         "runs": report.runs,
         "operations": report.operations,

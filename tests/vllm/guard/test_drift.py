@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from kvproof.runtime.integrations import vllm_drift
 from kvproof.runtime.integrations.vllm_drift import RELIED_ON, Drift, digests, drift
+from kvproof.specs import cli
+from kvproof.specs.cli import exits
 from kvproof.specs.fuzz.target import NewRequest, Settings
 from kvproof.specs.fuzz.targets import load
 
@@ -67,6 +69,19 @@ def test_with_drift_the_guard_only_observes(monkeypatch: pytest.MonkeyPatch) -> 
         target.reset(True, False)
 
 
+def test_with_drift_the_fuzzer_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = Drift("0.32.0", True, "0.32.0", ("x.py:Scheduler.schedule",))
+    search = ["fuzz", "--target", "vllm", "--operations", "1", "--out", str(tmp_path)]
+    assert cli.main(search) in (exits.OK, exits.FAILED)
+    assert "changed" not in capsys.readouterr().err
+    monkeypatch.setattr(vllm_drift, "installed_drift", lambda: changed)
+    assert cli.main(search) in (exits.OK, exits.FAILED)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "against 0.32.0, Scheduler.schedule changed: a finding may be this target's" in said
+
+
 @pytest.mark.long
 def test_an_earlier_version_loads_is_named_and_only_observed(tmp_path: Path) -> None:
     """The earlier wheel's sources, over the dependencies of the installed one."""
@@ -82,6 +97,11 @@ def test_an_earlier_version_loads_is_named_and_only_observed(tmp_path: Path) -> 
     assert not found.known
     assert "v1/core/sched/scheduler.py:Scheduler.schedule" in found.changed
     program = """
+import logging
+said = logging.Handler()
+said.emit = lambda record: print(record.getMessage())
+logging.getLogger("vllm.kvproof").setLevel(logging.WARNING)
+logging.getLogger("vllm.kvproof").addHandler(said)
 from kvproof.specs.fuzz.target import NewRequest, Settings
 from kvproof.specs.fuzz.targets import load
 target = load("vllm-guarded")(Settings(blocks=8))
@@ -96,6 +116,6 @@ print("repairs", target.scheduler.guard_repairs, "delivered", len(target._delive
         env=os.environ | {"PYTHONPATH": str(earlier), "VLLM_LOGGING_LEVEL": "WARNING"},
     )  # fmt: skip
     assert "repairs False delivered 3" in run.stdout, run.stderr[-3000:]
-    said = run.stdout + run.stderr
-    assert f"kvproof guard: vLLM {EARLIER} is not known to the guard; against 0.32.0, " in said
-    assert "Scheduler.schedule" in said
+    said = f"kvproof guard: vLLM {EARLIER} is not known to the guard; against 0.32.0, "
+    assert said in run.stdout
+    assert "Scheduler.schedule" in run.stdout
