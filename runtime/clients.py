@@ -345,7 +345,6 @@ class Clients:
 
     def _info(self, row: int) -> RequestInfo:
         state = self.lifecycle.state_of(row)
-        table = REQUEST.table
         return RequestInfo(
             request_id=self.lifecycle.id_of(row),
             state=RequestState(state).name,
@@ -357,7 +356,7 @@ class Clients:
                     "event": RequestEvent(event).name.lower(),
                     "from": RequestState(source).name,
                     "to": RequestState(dest).name,
-                    "why": table.rows[code >> 16].why,
+                    "why": REQUEST.row(code).why,
                 }
                 for at, event, source, dest, code in self.lifecycle.history_of(row)
             ],

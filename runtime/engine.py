@@ -283,7 +283,7 @@ class Engine:
         return answer.result()
 
     def _post(self, function: Callable[[], Any]) -> None:
-        """Have a function called by the loop, without waiting; an error of it is lost.
+        """Have a function called by the loop, without waiting; an EngineError of it is lost.
 
         Nothing happens when the loop has stopped.
         """

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..statemachine.answers import GO, answer_of
+from ..statemachine.engine import ENGINE
+from ..statemachine.facts import EngineAsk
 from ..statemachine.reset import (
     CLIENT,
     NO_EVENT,
@@ -129,6 +132,12 @@ class Lifecycle(StepLanes):
             age=now - record.since,
             quarantined=record.state == QUARANTINED,
         )
+
+    # --- asking ---------------------------------------------------------------------------------
+
+    def engine_would(self, event: int, **ask: int) -> bool:
+        """Whether an event of the engine's machine would go now. Nothing changes."""
+        return answer_of(ENGINE.fire(event, self.engine, EngineAsk(**ask))) == GO
 
     # --- reset ----------------------------------------------------------------------------------
 

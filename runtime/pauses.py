@@ -68,10 +68,7 @@ class Pauses(Resets):
         as reached; transfers that are under way are waited for. Raises RejectedCallError.
         """
         number = _known(mode, PAUSE_MODES, "mode")
-        try:
-            outcome = self.lifecycle.engine_event(PAUSE, pausing=number)
-        except RefusedError as refusal:
-            raise RejectedCallError(refusal.why) from refusal
+        outcome = self._called(PAUSE, pausing=number)
         waiting = self._waiting_pause
         future: Future[CallResult] = Future()
         if self.lifecycle.mode == PAUSING:
@@ -107,17 +104,15 @@ class Pauses(Resets):
         if waiting is None:
             return
         lifecycle = self.lifecycle
-        if lifecycle.in_flight:
-            return
         running = len(lifecycle.running) + sum(
             lifecycle.state_of(row) == PREEMPTED for row in lifecycle.waiting
         )
-        if waiting.mode != KEEP_ALL and running:
+        if not lifecycle.engine_would(PAUSE_REACHED, running=running):
             return
         if waiting.clear_cache and not self._try_reset(force=True, connector=False):
             return  # by transfers alone, which end: none starts in this mode
-        if not lifecycle.engine_event(PAUSE_REACHED, running=running).went:
-            return
+        reached = lifecycle.engine_event(PAUSE_REACHED, running=running)
+        assert reached.went, _why(reached)
         if waiting.level:
             result = self._fall_asleep(waiting.level, tuple(waiting.ended))
             self._waiting_pause = None
@@ -136,10 +131,7 @@ class Pauses(Resets):
 
     def resume(self) -> CallResult:
         """Go on after a pause. Raises RejectedCallError when asleep or shutting down."""
-        try:
-            outcome = self.lifecycle.engine_event(RESUME)
-        except RefusedError as refusal:
-            raise RejectedCallError(refusal.why) from refusal
+        outcome = self._called(RESUME)
         self._end_pause(False, "it was resumed before it was reached")
         return self._answer(True, _why(outcome))
 
@@ -162,10 +154,7 @@ class Pauses(Resets):
                 return answered(refusal)
         if lifecycle.mode == PAUSED:
             return answered(self._fall_asleep(level, ()))
-        try:
-            outcome = lifecycle.engine_event(SLEEP, level=level, pausing=number)
-        except RefusedError as refusal_error:
-            raise RejectedCallError(refusal_error.why) from refusal_error
+        outcome = self._called(SLEEP, level=level, pausing=number)
         if lifecycle.mode != PAUSING or not outcome.went:
             return answered(self._answer(outcome.answer == IGNORE, _why(outcome), retryable=True))
         future: Future[CallResult] = Future()
@@ -226,10 +215,7 @@ class Pauses(Resets):
         for tag in tags:
             number |= _known(tag, TAGS, "tag")
         lifecycle = self.lifecycle
-        try:
-            outcome = lifecycle.engine_event(WAKE, tags=number)
-        except RefusedError as refusal:
-            raise RejectedCallError(refusal.why) from refusal
+        outcome = self._called(WAKE, tags=number)
         if lifecycle.mode != EngineMode.WAKING:
             return self._answer(True, _why(outcome))
         engine = lifecycle.engine
@@ -252,15 +238,18 @@ class Pauses(Resets):
 
     def weights_changed(self) -> CallResult:
         """The weights are others: nothing older can be a hit in any tier. Only when paused."""
-        lifecycle = self.lifecycle
-        try:
-            outcome = lifecycle.engine_event(WEIGHTS_CHANGED, holds=lifecycle.holds_left())
-        except RefusedError as refusal:
-            raise RejectedCallError(refusal.why) from refusal
+        outcome = self._called(WEIGHTS_CHANGED, holds=self.lifecycle.holds_left())
         if outcome.went:
             return self._answer(True, "")
         holders = tuple(holder for holder in self.holds() if not holder.quarantined)
         return self._answer(False, _why(outcome), holders, retryable=True)
+
+    def _called(self, event: int, **ask: int) -> Outcome:
+        """An event of the engine that a client's call is. Raises RejectedCallError."""
+        try:
+            return self.lifecycle.engine_event(event, **ask)
+        except RefusedError as refusal:
+            raise RejectedCallError(refusal.why) from refusal
 
     def _answer(
         self,

@@ -10,8 +10,8 @@ from kvproof.runtime import steps as steps_module
 from kvproof.runtime.api import EngineConfig
 from kvproof.runtime.columns import FACTS
 from kvproof.runtime.lifecycle import Lifecycle, Stop
-from kvproof.statemachine import RefusedError, RequestEvent, RequestState
-from kvproof.statemachine.states import FINISHED_STOPPED
+from kvproof.statemachine import EngineEvent, RefusedError, RequestEvent, RequestState
+from kvproof.statemachine.states import ACTIVE, FINISHED_STOPPED, KEEP_ALL
 
 
 def lifecycle(**config: object) -> Lifecycle:
@@ -67,6 +67,15 @@ def test_the_views_stay_read_only_when_room_is_made_for_more_requests() -> None:
     with pytest.raises(ValueError, match="read-only"):
         engine.view.state[0] = 7
     engine.check()
+
+
+def test_asking_what_an_engine_event_would_do_does_not_do_it() -> None:
+    engine = lifecycle()
+    assert engine.engine_would(EngineEvent.PAUSE, pausing=KEEP_ALL)
+    assert not engine.engine_would(EngineEvent.RESUME)
+    assert engine.mode == ACTIVE
+    assert not engine.ignored
+    assert engine.engine_event(EngineEvent.PAUSE, pausing=KEEP_ALL).went
 
 
 def test_the_engine_record_that_is_handed_out_is_a_copy() -> None:

@@ -6,6 +6,7 @@ import pytest
 from kvproof.specs.explore import Instance
 from kvproof.specs.explore.plain import Stepper
 from kvproof.statemachine import ENGINE, REQUEST, TRANSFER, Machine
+from kvproof.statemachine.answers import GO, answer_of, row_of
 
 from .systems import F, core, system_of
 
@@ -41,8 +42,8 @@ class Recording:
 
     def fire(self, event: int, *records: Any) -> int:
         code = self._machine.fire(event, *records)
-        if code & 3 == 0:
-            self._rows.add((self._name, code >> 16))
+        if answer_of(code) == GO:
+            self._rows.add((self._name, row_of(code)))
         return code
 
 
