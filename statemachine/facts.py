@@ -157,7 +157,6 @@ class BlockFacts(Record):
         "content_of": "int",  # ghost: the prefix that its content was computed from
         "hashed_as": "int",  # ghost: the prefix that the index says it has
     }
-    GHOSTS: ClassVar[tuple[str, ...]] = ("content_of", "hashed_as")
     __slots__ = tuple(KINDS)
 
     count: int
