@@ -214,7 +214,7 @@ class EngineConfig:
     loads_limit: int = 3
     load_failure_policy: str = "recompute"  # or "fail"
     session_deadline: float = 300.0  # parked between turns
-    grammar_deadline: float = 60.0
+    grammar_deadline: float = 60.0  # a request's wait for `grammar_ready`
     load_deadline: float = 60.0  # a request's wait for its load
     transfer_lease: float = 60.0  # a transfer's time until it is cancelled
     cancel_lease: float = 10.0  # a cancelled transfer's time until it is in quarantine

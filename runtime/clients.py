@@ -122,8 +122,9 @@ class Clients:
         self._stop_tokens: set[int] = set()
         self._texts = 0
         self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
-        self._session_clock = PausableClock(clock)
-        self._session_deadlines = Deadlines(self._session_clock)
+        #: Of parked sessions and of grammars: they stand still while the engine is paused.
+        self._pausing_clock = PausableClock(clock)
+        self._pausing_deadlines = Deadlines(self._pausing_clock)
         self._load_deadlines = Deadlines(clock)
         self._waits = itertools.count(1)
         self._finish_counts: Counter[str] = Counter()
@@ -141,9 +142,12 @@ class Clients:
         priority: int = 0,
         resumable: bool = False,
         salt: bytes = b"",
+        needs_grammar: bool = False,
         text: TextFactory | None = None,
     ) -> None:
         """Take a request in; `on_output` is told of its tokens on the thread that drives this.
+
+        needs_grammar: it waits, for `grammar_deadline` at most, until `grammar_ready` is called.
 
         Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
         """
@@ -164,6 +168,7 @@ class Clients:
                 resumable=resumable,
                 priority=priority if self.config.policy == "priority" else 0,
                 salt=salt,
+                grammar=needs_grammar,
             )
         except RefusedError as refusal:
             raise InvalidRequestError(f"{request_id!r}: {refusal.why}") from refusal
@@ -180,6 +185,31 @@ class Clients:
             self._texts += 1
         self._begin_turn(request, params)
         self._prompt_tokens += len(ids)
+        if needs_grammar:
+            self._wait_at_most(self.config.grammar_deadline, request)
+
+    def grammar_ready(self, request_id: str) -> bool:
+        """A request's grammar is compiled: it may run. False when it waits for none."""
+        row = self.lifecycle.row_of(request_id)
+        if row is None:
+            self.lifecycle.ignored["request.grammar_ready"] += 1
+            return False
+        return self.lifecycle.grammar_ready(row).went
+
+    def grammar_failed(self, request_id: str, why: str) -> bool:
+        """A request's grammar cannot be compiled: its client gets an error that says why.
+
+        False when it waits for none.
+        """
+        row = self.lifecycle.row_of(request_id)
+        if row is None:
+            self.lifecycle.ignored["request.grammar_failed"] += 1
+            return False
+        went = self.lifecycle.grammar_failed(row).went
+        if went:
+            self._requests[row].error = f"its grammar could not be compiled: {why}"
+        self._sweep()
+        return went
 
     def add_chunk(
         self,
@@ -297,8 +327,12 @@ class Clients:
         elif state == WAITING:
             self._next_turn(request, request.queued.popleft())
         elif state == WAITING_FOR_STREAMING_REQ:
-            request.wait = next(self._waits)
-            self._session_deadlines.add(self.config.session_deadline, request.row, request.wait)
+            self._wait_at_most(self.config.session_deadline, request)
+
+    def _wait_at_most(self, seconds: float, request: Request) -> None:
+        """What it waits for now has a deadline; an earlier one is over."""
+        request.wait = next(self._waits)
+        self._pausing_deadlines.add(seconds, request.row, request.wait)
 
     # --- the end of requests --------------------------------------------------------------------
 

@@ -112,19 +112,29 @@ class Engine:
         priority: int = 0,
         resumable: bool = False,
         salt: bytes = b"",
+        needs_grammar: bool = False,
         text: TextFactory | None = None,
     ) -> None:
         """Take a request in. Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
 
         tokens: ids of the prompt. priority: lower runs first, under policy "priority". resumable:
         a session whose input stays open. salt: requests of another salt share no prefix with it.
+        needs_grammar: it waits until `grammar_ready`.
         """
         self.call(
             lambda: self.core.add_request(
                 request_id, tokens, params, on_output=on_output, priority=priority,
-                resumable=resumable, salt=salt, text=text,
+                resumable=resumable, salt=salt, needs_grammar=needs_grammar, text=text,
             )
         )  # fmt: skip
+
+    def grammar_ready(self, request_id: str) -> bool:
+        """A request's grammar is compiled: it may run. False when it waits for none."""
+        return self.call(lambda: self.core.grammar_ready(request_id))
+
+    def grammar_failed(self, request_id: str, why: str) -> bool:
+        """Its grammar cannot be compiled: an error for its client. False when it waits for none."""
+        return self.call(lambda: self.core.grammar_failed(request_id, why))
 
     def add_chunk(
         self,

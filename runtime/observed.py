@@ -11,6 +11,7 @@ from ..statemachine.states import (
     STOPPED,
     WAITING_FOR_REMOTE_KVS,
     WAITING_FOR_STREAMING_REQ,
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
     EngineMode,
 )
 from .api import EngineStats, Holder, RequestInfo
@@ -34,15 +35,15 @@ class Observed(Stepping):
         """Everything that is due between two steps. Never blocks."""
         if self.transfers is not None:
             self.transfers.tick()
-        if len(self._load_deadlines) or len(self._session_deadlines):
+        if len(self._load_deadlines) or len(self._pausing_deadlines):
             self._end_waits()
         if self.lifecycle.finished:
             self._sweep()
         self.watchdog.look()
 
     def _end_waits(self) -> None:
-        self._session_clock.stand_still(clocks_stand_still(self.lifecycle.engine))
-        for row, wait in (*self._load_deadlines.due(), *self._session_deadlines.due()):
+        self._pausing_clock.stand_still(clocks_stand_still(self.lifecycle.engine))
+        for row, wait in (*self._load_deadlines.due(), *self._pausing_deadlines.due()):
             request = self._requests.get(row)
             if request is None or request.wait != wait:
                 continue
@@ -50,14 +51,17 @@ class Observed(Stepping):
             if state == WAITING_FOR_STREAMING_REQ:
                 request.error = "no chunk came in time"
                 self.lifecycle.deadline(row)
+            elif state == WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+                request.error = "its grammar was not ready in time"
+                self.lifecycle.deadline(row)
             elif state == WAITING_FOR_REMOTE_KVS:
                 self.lifecycle.deadline(row)
 
     def next_time(self) -> float | None:
         """Seconds until something is due, None when nothing is."""
         times = [self._load_deadlines.next_in()]
-        if not self._session_clock.standing:
-            times.append(self._session_deadlines.next_in())
+        if not self._pausing_clock.standing:
+            times.append(self._pausing_deadlines.next_in())
         if self.transfers is not None:
             lease = self.transfers.next_lease()
             times.append(None if lease is None else max(0.0, lease - self.clock()))
