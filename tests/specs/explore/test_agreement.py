@@ -117,7 +117,6 @@ THREE = {
         requests=3, blocks=3,
         features=core(F.STORES, F.LEASES, F.QUARANTINE, F.DEADLINES, F.EVICTION),
     ),
-    "pauses and sleep": Instance(requests=3, blocks=3, features=core(F.PAUSE, F.SLEEP)),
 }  # fmt: skip
 
 
