@@ -7,7 +7,7 @@ an exception is for a caller who is wrong, or for a fault of ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -199,9 +199,51 @@ class EngineStats:
     stuck_for: float  # seconds for which work has existed and not moved, 0 when it moves
 
 
+#: What a field of `EngineConfig` may be.
+CHOICES: dict[str, tuple[object, ...]] = {
+    "steps_in_flight": (1, 2),
+    "policy": ("fcfs", "priority"),
+    "load_failure_policy": ("recompute", "fail"),
+    "hash_algorithm": ("xxh3_128", "blake3", "sha256"),
+}
+#: The least that a field may be: an integer, or a number where this is a float.
+LEAST: dict[str, float] = {
+    "num_blocks": 1,
+    "block_size": 1,
+    "max_num_seqs": 1,
+    "max_batched_tokens": 1,
+    "max_model_len": 2,
+    "loads_limit": 0,
+    "host_tier_bytes": 0,
+    "session_deadline": 0.0,
+    "grammar_deadline": 0.0,
+    "load_deadline": 0.0,
+    "transfer_lease": 0.0,
+    "cancel_lease": 0.0,
+    "max_reset_wait": 0.0,
+    "watchdog": 0.001,
+}
+
+
+def check_fields(
+    record: object, choices: Mapping[str, tuple[object, ...]], least: Mapping[str, float]
+) -> None:
+    """Raise ValueError that names the first field which cannot be, and what it could be."""
+    for name, known in choices.items():
+        value = getattr(record, name)
+        if value not in known or isinstance(value, bool):
+            raise ValueError(f"{name} {value!r}; it is one of {', '.join(map(str, known))}")
+    for name, low in least.items():
+        value = getattr(record, name)
+        number = (int, float) if isinstance(low, float) else int
+        if isinstance(value, bool) or not isinstance(value, number) or not value >= low:
+            kind = "a number" if isinstance(low, float) else "an integer"
+            raise ValueError(f"{name} {value!r}; it is {kind}, {low:g} or more")
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Sizes and limits of an engine. Times are seconds."""
+    """Sizes and limits of an engine. Times are seconds. Raises ValueError that names the field."""
 
     num_blocks: int = 512
     block_size: int = 16
@@ -224,6 +266,9 @@ class EngineConfig:
     host_tier_bytes: int = 0  # 0: no host tier
     model_digest: str = ""  # part of every tier's keys
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_fields(self, CHOICES, LEAST)
 
 
 @dataclass(frozen=True, slots=True)

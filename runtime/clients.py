@@ -67,27 +67,6 @@ _REASONS = {
 REMEMBERED = 256
 
 
-def validate(config: EngineConfig) -> None:
-    """Raise ValueError that names the field which cannot be."""
-    choices = {
-        "policy": ("fcfs", "priority"),
-        "load_failure_policy": ("recompute", "fail"),
-        "steps_in_flight": (1, 2),
-    }
-    for name, known in choices.items():
-        value = getattr(config, name)
-        if value not in known:
-            raise ValueError(f"{name} {value!r}; known are {' and '.join(map(str, known))}")
-    least = {
-        "num_blocks": 1, "block_size": 1, "max_num_seqs": 1, "max_batched_tokens": 1,
-        "max_model_len": 2, "loads_limit": 0,
-    }  # fmt: skip
-    for name, low in least.items():
-        value = getattr(config, name)
-        if value < low:
-            raise ValueError(f"{name} {value!r}; it must be at least {low}")
-
-
 class Clients:
     """The requests that clients have sent, by the rows of the lifecycle."""
 
@@ -103,7 +82,6 @@ class Clients:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Tokens of a request must be below `vocabulary`, if it is given; `text` makes text."""
-        validate(config)
         self.config = config
         self.clock = clock
         self.runner = runner

@@ -8,30 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .api import EngineConfig
+from .api import CHOICES, LEAST, EngineConfig, check_fields
 from .llm import LLM
 from .model.load import load_model
 from .model.runner import TorchRunner
 from .protocols import Connector
 from .transfers import Fault, FaultyConnector, HostTier
 
-_CHOICES: dict[str, tuple[object, ...]] = {
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "steps_in_flight": (1, 2),
-    "policy": ("fcfs", "priority"),
-    "load_failure_policy": ("recompute", "fail"),
-    "hash_algorithm": ("xxh3_128", "blake3", "sha256"),
-}
-_LEAST = {
-    "device_blocks": 2,
-    "block_size": 1,
-    "host_tier_bytes": 0,
-    "max_num_seqs": 1,
-    "max_batched_tokens": 1,
-    "max_model_len": 2,
-    "session_deadline": 0.001,
-    "test_load_delay": 0.0,
-}
+#: Beside those that are the engine's own: what may be chosen, and the least that may be given.
+_CHOICES = CHOICES | {"dtype": ("auto", "float32", "bfloat16", "float16")}
+_LEAST = {"device_blocks": 2, "test_load_delay": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +53,8 @@ class EngineOptions:
     check: bool = False
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices or isinstance(value, bool):
-                known = ", ".join(str(choice) for choice in choices)
-                raise ValueError(f"{name} {value!r}; it is one of {known}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            number = (int, float) if isinstance(least, float) else int
-            if isinstance(value, bool) or not isinstance(value, number) or not value >= least:
-                kind = "a number" if isinstance(least, float) else "an integer"
-                raise ValueError(f"{name} {value!r}; it is {kind}, {least:g} or more")
+        least = _LEAST | {name: low for name, low in LEAST.items() if hasattr(self, name)}
+        check_fields(self, _CHOICES, least)
 
 
 def load_engine(model: str | Path, options: EngineOptions) -> LLM:

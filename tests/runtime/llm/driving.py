@@ -35,7 +35,8 @@ class _PromptTier(HostTier):
 
     def __init__(self, kv: object, capacity_bytes: int) -> None:
         self._ended = threading.Event()
-        super().__init__(kv, capacity_bytes, self._ended.set)  # type: ignore[arg-type]
+        super().__init__(kv, capacity_bytes)  # type: ignore[arg-type]
+        self.on_signal(self._ended.set)
 
     def poll(self) -> Sequence[TransferSignal]:
         while self.stats().jobs:
