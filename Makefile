@@ -30,6 +30,7 @@ test: venv
 
 long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
+	$(BIN)/kvproof check --mutants --solver both --jobs $$(getconf _NPROCESSORS_ONLN)
 	$(BIN)/kvproof fuzz --target runtime --seconds $(FUZZ_SECONDS) --out reports/fuzz
 
 # --- static checks ----------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The declaration that is checked: the one that the engine runs, or a copy with one change.
 
-A changed copy is a second import of the same sources under another name, with one piece of text
-replaced: whatever is proved of it, and refuted, is about real functions, not about a model of
-the change. Functions that join events with blocks (`joined`) are loaded into the copy as well, so
-that they call the copy's functions.
+A changed copy is a second import under another name, with one piece of text replaced: whatever is
+proved of it, and refuted, is about real functions, not about a model of the change. The changed
+module is imported again, and every module that imports it; the others are the original's own.
+Functions that join events with blocks (`joined`) belong to these, so that they call the copy's.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import linecache
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ...statemachine import Machine, SpecificationError
 
 ROOT = "kvproof"
 JOINED = "specs.check.joined"
+JOINED_FILE = "joined.py"
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Declaration:
                 f"the text to change is {times} times in {change.file}, not once:\n{change.old}"
             )
         sources = {**self.sources, change.file: source.replace(change.old, change.new)}
-        return _load(sources, change)
+        return _load(self, sources, change)
 
     def edited(self, edit: Edit) -> Declaration:
         """A copy with the edit made.
@@ -99,7 +101,7 @@ class Declaration:
         source = self.sources[edit.file]
         edited = source[: edit.start] + edit.new + source[edit.end :]
         change = Change(edit.file, source[edit.start : edit.end], edit.new)
-        return _load({**self.sources, edit.file: edited}, change)
+        return _load(self, {**self.sources, edit.file: edited}, change)
 
 
 @lru_cache(maxsize=1)
@@ -118,11 +120,16 @@ def _modules(root: str, sources: Mapping[str, str]) -> dict[str, ModuleType]:
     return modules
 
 
-def _load(sources: Mapping[str, str], change: Change) -> Declaration:
+def _load(original: Declaration, sources: Mapping[str, str], change: Change) -> Declaration:
     """Import a changed copy under a name of its own."""
     text = "\0".join(f"{name}\0{source}" for name, source in sorted(sources.items()))
     root = f"{ROOT}_changed_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     finder = _Finder(root, sources)
+    again = _importing(change.file.removesuffix(".py"), {**sources, JOINED_FILE: finder.joined})
+    for name, module in original.modules.items():
+        if name not in again:
+            inside = JOINED if f"{name}.py" == JOINED_FILE else f"statemachine.{name}"
+            sys.modules[f"{root}.{inside}"] = module
     sys.meta_path.insert(0, finder)
     try:
         return Declaration(root, _modules(root, sources), dict(sources), change)
@@ -138,6 +145,20 @@ def _load(sources: Mapping[str, str], change: Change) -> Declaration:
             del sys.modules[name]
 
 
+def _importing(changed: str, sources: Mapping[str, str]) -> set[str]:
+    """The modules to import again: the changed one, and those that import one of them."""
+    imports = {
+        file.removesuffix(".py"): set(_IMPORTED.findall(source)) for file, source in sources.items()
+    }
+    found = {changed}
+    while more := {name for name, others in imports.items() if others & found} - found:
+        found |= more
+    return found
+
+
+_IMPORTED = re.compile(r"^ *from \.(?:\.\.statemachine\.)?(\w+) import", re.MULTILINE)
+
+
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules of a copy among texts instead of files."""
 
@@ -149,7 +170,8 @@ class _Finder(MetaPathFinder, Loader):
         for name, source in sources.items():
             if name != "__init__.py":
                 self._texts[f"{root}.statemachine.{name.removesuffix('.py')}"] = source
-        self._texts[f"{root}.{JOINED}"] = Path(str(joined.__file__)).read_text()
+        self.joined = Path(str(joined.__file__)).read_text()
+        self._texts[f"{root}.{JOINED}"] = self.joined
         self._packages = {root + package for package in (*packages, ".statemachine")}
 
     def find_spec(

@@ -15,6 +15,7 @@ from .conditions import Condition, Hypotheses, Prover, Verdict
 from .declaration import Declaration
 from .functions import effect_of, is_own
 from .logic import both, either, implies, no
+from .rows import differ
 from .running import Effect, Outcome, Running, fingerprint
 from .system import ENUMS
 
@@ -35,9 +36,10 @@ def _cells(one: Running, other: Running) -> Iterator[BoolTerm]:
     for machine, (states, events) in ENUMS.items():
         for state in states:
             for event in events:
-                mine = one.cell(machine, int(state), int(event))
-                theirs = other.cell(machine, int(state), int(event))
-                if mine is not theirs:
+                at = int(state), int(event)
+                cells = [each.declaration.machine(machine).cell(*at) for each in (one, other)]
+                if differ(*cells):
+                    mine, theirs = one.cell(machine, *at), other.cell(machine, *at)
                     yield from _same_outcomes(one, mine, theirs)
 
 

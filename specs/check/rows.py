@@ -8,13 +8,16 @@ in `promises`, and both directions are shown: it goes exactly when it should, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ...statemachine.answers import GO, IGNORE, REJECT, Command
+from ...statemachine.compile import Cell
 from ...statemachine.table import Row
 from ..symbolic import Record, terms
 from ..symbolic.terms import BoolTerm, IntTerm, Term
 from .conditions import Condition, Hypotheses
+from .declaration import Declaration
 from .draft import SUBJECT, Draft
 from .functions import functions
 from .lanes import lanes
@@ -37,15 +40,28 @@ _COMMANDS = tuple(int(command) for command in Command)
 _NOTHING = Hypotheses(terms.TRUE)
 
 
-def s9(p: Proofs) -> Iterator[Condition]:
-    """The tables are total; each row does what it says."""
+def s9(p: Proofs, unlike: Declaration | None = None) -> Iterator[Condition]:
+    """The tables are total; each row does what it says.
+
+    With another declaration: of the cells only those that are not the same code there.
+    """
+    if unlike is not None and unlike.sources["facts.py"] != p.declaration.sources["facts.py"]:
+        unlike = None
     for machine in MACHINES:
-        table = p.declaration.machine(machine).table
-        for event in table.events:
-            for state in table.states:
-                yield from _cell(p, machine, int(state), int(event))
-    yield from lanes(p, _NOTHING)
+        mine = p.declaration.machine(machine)
+        other = None if unlike is None else unlike.machine(machine)
+        for event in mine.table.events:
+            for state in mine.table.states:
+                cell = mine.cell(int(state), int(event))
+                if other is None or differ(cell, other.cell(int(state), int(event))):
+                    yield from _cell(p, machine, int(state), int(event))
     yield from functions(p, _NOTHING)
+    yield from lanes(p, _NOTHING)
+
+
+def differ(cell: Cell, other: Cell) -> bool:
+    """Whether two cells are not the same code."""
+    return cell is not other and fingerprint(cell) != fingerprint(other)
 
 
 def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
@@ -99,7 +115,7 @@ def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> It
     promise = next(each for each in PROMISES[machine] if each.event == event)
     outcomes = p.running.cell(machine, state, event)
     at = p.variables.view({SUBJECT[machine]: terms.number(state)})
-    cases = [case for case in promise.cases if state in case.sources]
+    cases = [_Said.of(case, at) for case in promise.cases if state in case.sources]
 
     def answered(answer: int) -> BoolTerm:
         return either(*(each.condition for each in outcomes if each.answer == answer))
@@ -110,7 +126,7 @@ def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> It
     yield Condition(
         "S9", "both directions", "it goes, is refused and is ignored where it should",
         where, _NOTHING, both(
-            same(answered(GO), either(*(case.when(at) for case in cases))),
+            same(answered(GO), either(*(case.when for case in cases))),
             same(answered(REJECT), promised(promise.rejects, REJECT)),
             same(answered(IGNORE), promised(promise.ignores, IGNORE)),
         ),
@@ -123,12 +139,26 @@ def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> It
             )  # fmt: skip
 
 
-def _kept(p: Proofs, at: View, case: Case, outcome: Outcome) -> BoolTerm:
+@dataclass(frozen=True)
+class _Said:
+    """What a case says of one state."""
+
+    dest: int | None
+    when: BoolTerm
+    sets: Mapping[str, Term | int | bool]
+    commands: Mapping[int, BoolTerm]
+
+    @classmethod
+    def of(cls, case: Case, at: View) -> _Said:
+        return cls(case.dest, case.when(at), case.sets(at), case.commands(at))
+
+
+def _kept(p: Proofs, at: View, case: _Said, outcome: Outcome) -> BoolTerm:
     """The outcome sets what the case says, leaves all other facts, commands what it says."""
     field = SUBJECT[outcome.machine]
     record = field.partition(".")[0]
     dest = outcome.state if case.dest is None else case.dest
-    facts = {field: dest, **{f"{record}.{name}": v for name, v in case.sets(at).items()}}
+    facts = {field: dest, **{f"{record}.{name}": v for name, v in case.sets.items()}}
     goals = []
     for name in {**facts, **outcome.writes}:
         before = at.value(*name.split("."))
@@ -137,11 +167,10 @@ def _kept(p: Proofs, at: View, case: Case, outcome: Outcome) -> BoolTerm:
         found = outcome.writes.get(name, before)
         if not terms.same(found, wanted):
             goals.append(terms.equal(found, wanted))
-    commanded = case.commands(at)
     for bit in _COMMANDS:
-        wanted = commanded.get(bit, terms.FALSE)
+        wanted = case.commands.get(bit, terms.FALSE)
         goals.append(wanted if outcome.commands & bit else no(wanted))
-    return implies(both(outcome.condition, case.when(at)), both(*goals))
+    return implies(both(outcome.condition, case.when), both(*goals))
 
 
 def _guard(p: Proofs, at: Draft, function: Callable[..., Any], machine: str) -> BoolTerm:

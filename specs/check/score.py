@@ -22,6 +22,7 @@ from .memory import passing
 from .mutants import Mutant, mutants
 from .obligations import BY_ID, OBLIGATIONS
 from .proofs import Proofs
+from .rows import s9
 from .workers import spread
 
 IMPORT = "the import"
@@ -90,12 +91,16 @@ def _noticed(
     original: Declaration, changed: Declaration, prover: Prover, witnesses: Sequence[Witness]
 ) -> tuple[str, str]:
     proofs = Proofs(changed, prover)
-    for name in [FIRST, *(each.id for each in OBLIGATIONS if each.id != FIRST)]:
-        condition = _refuted(BY_ID[name].conditions(proofs), prover)
-        if condition is not None:
-            return name, f"{condition.words} ({condition.about})"
-    if equivalent(original, changed, prover):
-        return EQUIVALENT, ""
+    # Of the cells that are the same code the original's S9 has spoken.
+    first = s9(proofs, original) if FIRST == "S9" else BY_ID[FIRST].conditions(proofs)
+    condition = _refuted(first, prover)
+    if condition is None and equivalent(original, changed, prover):
+        return EQUIVALENT, ""  # then no other obligation can refute it
+    others = iter(each for each in OBLIGATIONS if each.id != FIRST)
+    while condition is None and (obligation := next(others, None)) is not None:
+        condition = _refuted(obligation.conditions(proofs), prover)
+    if condition is not None:
+        return condition.obligation, f"{condition.words} ({condition.about})"
     for witness in witnesses:
         found = witness(changed)
         if found is not None:

@@ -27,6 +27,7 @@ FALSE: BoolTerm = z3.BoolVal(False)
 _TRUE_AT, _FALSE_AT = TRUE.ast.value, FALSE.ast.value
 _CONTEXT = TRUE.ctx
 _REFERENCE = TRUE.ctx_ref()
+_INT_AT = z3.IntSort().ast.value
 
 
 @lru_cache(maxsize=4096)
@@ -55,7 +56,9 @@ def kind_of(term: Term) -> Kind:
 
 def is_term(value: object) -> TypeGuard[Term]:
     """Whether it is a Z3 term of sort Int or Bool."""
-    return isinstance(value, z3.BoolRef) or (isinstance(value, z3.ArithRef) and value.is_int())
+    if isinstance(value, z3.ArithRef):
+        return bool(z3.Z3_get_sort(_REFERENCE, value.ast).value == _INT_AT)
+    return isinstance(value, z3.BoolRef)
 
 
 def same(left: Term, right: Term) -> bool:
@@ -76,8 +79,7 @@ def negated(term: BoolTerm) -> BoolTerm:
     known = as_constant(term)
     if known is not None:
         return constant(not known, "bool")
-    declared = z3.Z3_get_app_decl(_REFERENCE, term.ast)
-    if z3.Z3_get_decl_kind(_REFERENCE, declared) == z3.Z3_OP_NOT:
+    if _kind(term.ast) == z3.Z3_OP_NOT:
         return term.arg(0)
     return z3.BoolRef(z3.Z3_mk_not(_REFERENCE, term.ast), _CONTEXT)
 
@@ -124,26 +126,26 @@ def choice(condition: BoolTerm, then: Term, otherwise: Term) -> Term:
     return (z3.BoolRef if isinstance(then, z3.BoolRef) else z3.ArithRef)(made, _CONTEXT)
 
 
-# Comparisons call the method: a numeral's class derives from that of other terms, so Python would
-# ask a numeral on the right first, and `state == 3` would come out as `3 == state`.
+# Comparisons name their operands in order: a numeral's class derives from that of other terms, so
+# Python would ask a numeral on the right first, and `state == 3` would come out as `3 == state`.
 
 
 def equal(left: Term, right: Term) -> BoolTerm:
     """Equality of two terms of one sort."""
-    return left.__eq__(right)
+    return z3.BoolRef(z3.Z3_mk_eq(_REFERENCE, left.ast, right.ast), _CONTEXT)
 
 
 def compared(left: IntTerm, operator: Literal["<", "<=", ">", ">="], right: IntTerm) -> BoolTerm:
     """An order relation between two Int terms."""
-    match operator:
-        case "<":
-            return left.__lt__(right)
-        case "<=":
-            return left.__le__(right)
-        case ">":
-            return left.__gt__(right)
-        case ">=":
-            return left.__ge__(right)
+    return z3.BoolRef(_MAKE[operator](_REFERENCE, left.ast, right.ast), _CONTEXT)
+
+
+_MAKE: dict[str, Callable[..., Any]] = {
+    "<": z3.Z3_mk_lt,
+    "<=": z3.Z3_mk_le,
+    ">": z3.Z3_mk_gt,
+    ">=": z3.Z3_mk_ge,
+}
 
 
 def exclusive_or(left: BoolTerm, right: BoolTerm) -> BoolTerm:
@@ -184,19 +186,29 @@ def atom(term: BoolTerm) -> tuple[tuple[int, ...], bool]:
     """A key that a literal shares with its negation, and which of the two it is.
 
     `a < b`, `b > a`, `not b <= a` and `not a >= b` are one literal, `b <= a` the other. Keys are
-    ids of terms: valid only while the term is kept alive.
+    addresses of terms: valid only while the term is kept alive.
     """
-    positive = True
-    while (kind := term.decl().kind()) == z3.Z3_OP_NOT:
-        term, positive = term.arg(0), not positive
+    positive, each = True, term.ast
+    while (kind := _kind(each)) == z3.Z3_OP_NOT:
+        each, positive = z3.Z3_get_app_arg(_REFERENCE, each, 0), not positive
     if kind in _ORDERED:
         swapped, holds = _ORDERED[kind]
-        left, right = term.arg(0).get_id(), term.arg(1).get_id()
+        left, right = _arguments(each)
         return (0, right, left) if swapped else (0, left, right), positive == holds
     if kind == z3.Z3_OP_EQ:
-        left, right = sorted((term.arg(0).get_id(), term.arg(1).get_id()))
+        left, right = sorted(_arguments(each))
         return (1, left, right), positive
-    return (term.get_id(),), positive
+    return (each.value,), positive
+
+
+def _kind(ast: Any) -> int:
+    return int(z3.Z3_get_decl_kind(_REFERENCE, z3.Z3_get_app_decl(_REFERENCE, ast)))
+
+
+def _arguments(ast: Any) -> tuple[int, int]:
+    """The addresses of the two arguments."""
+    left, right = (z3.Z3_get_app_arg(_REFERENCE, ast, index) for index in (0, 1))
+    return left.value, right.value
 
 
 # Each order relation as (arguments swapped, polarity) of `left <= right`.
