@@ -25,12 +25,25 @@ class Attention(Protocol):
     def plan(self, layout: StepLayout) -> Any:
         """What all layers of the step share."""
 
-    def attend(self, plan: Any, queries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        plan: Any,
+        queries: torch.Tensor,
+        slots: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Causal attention of each token to its own sequence, in one layer.
 
         queries: [t, heads, head_dim]; slots: [2, num_slots, kv_heads, head_dim];
-        returns [t, heads * head_dim].
+        returns [t, heads * head_dim], may use the memory of out, which has that shape.
         """
+
+
+def _room(queries: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+    """Dense memory in the queries' shape."""
+    if given is not None:
+        return given.view(queries.shape)
+    return torch.empty_like(queries, memory_format=torch.contiguous_format)
 
 
 Sequence = Callable[[torch.Tensor], torch.Tensor]
@@ -122,11 +135,15 @@ class PerRequestAttention:
         return _PerRequestPlan(decodes, chunks)
 
     def attend(
-        self, plan: _PerRequestPlan, queries: torch.Tensor, slots: torch.Tensor
+        self,
+        plan: _PerRequestPlan,
+        queries: torch.Tensor,
+        slots: torch.Tensor,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See Attention."""
         tokens, heads, head_dim = queries.shape
-        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        out = _room(queries, out)
         folded = queries.view(tokens, self._kv_heads, -1, head_dim)
         out_folded = out.view(folded.shape)
         for row, sequence in plan.decodes:
@@ -174,10 +191,16 @@ class NativeAttention:
             chunks=chunks,
         )
 
-    def attend(self, plan: _NativePlan, queries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    def attend(
+        self,
+        plan: _NativePlan,
+        queries: torch.Tensor,
+        slots: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """See Attention."""
         tokens, heads, head_dim = queries.shape
-        out = queries.new_empty(tokens, heads, head_dim)
+        out = _room(queries, out)
         keys, values = slots.unbind(0)
         if len(plan.rows) and not self._kernels.decode_attention(
             queries.data_ptr(), queries.stride(0), keys.data_ptr(), values.data_ptr(),
@@ -231,11 +254,15 @@ class BatchedAttention:
         )
 
     def attend(
-        self, plan: _BatchedPlan, queries: torch.Tensor, slots: torch.Tensor
+        self,
+        plan: _BatchedPlan,
+        queries: torch.Tensor,
+        slots: torch.Tensor,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See Attention."""
         tokens, heads, head_dim = queries.shape
-        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+        out = _room(queries, out)
         if plan.rows.numel():
             by_block = slots.view(2, -1, self._block_size, self._kv_heads, head_dim)
             count, width = plan.blocks.shape

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import rms_norm
@@ -16,13 +15,11 @@ from .kv import TorchKV
 from .linear import GatedLinear, Linear
 from .memory import trim_heap
 from .operations import Operations
-from .step import StepLayout, tiles
+from .step import StepLayout
 from .weights import LayerWeights, Weights
 
-# Tokens that go through a layer at once on a CPU. What an operation leaves is a new tensor, and new
-# pages cost as much as filling them: with fewer tokens memory is used again, and stays bounded.
-# Much fewer would read the layer's weights too often, they do not fit a cache.
-_TILE_TOKENS = 1024
+# From here on a step's layers have memory in common; below, small tensors are cheap.
+_MANY_TOKENS = 512
 
 
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:
@@ -58,15 +55,19 @@ class _Layer:
     down: Linear
 
 
-@dataclass(slots=True)
-class _Tile:
-    """A part of a step on its way through the layers."""
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Memory for what the layers of one step make, one after the other: [t, columns] each.
 
-    plan: Any  # the attention's
-    rotation: torch.Tensor  # complex64 [t, head_dim / 2]
-    slots: torch.Tensor  # int64 [t]
-    stream: torch.Tensor  # [t, hidden]
-    normed: torch.Tensor  # [t, hidden], what the next layer takes
+    The results of a long prompt are megabytes each, which the C library maps anew for every
+    tensor; a tenth of the prompt's time went into new pages.
+    """
+
+    qkv: torch.Tensor | None = None
+    attended: torch.Tensor | None = None
+    change: torch.Tensor | None = None
+    gate_up: torch.Tensor | None = None
+    active: torch.Tensor | None = None
 
 
 class Decoder:
@@ -108,47 +109,43 @@ class Decoder:
 
         Writes the keys and values of these tokens to their slots.
         """
-        most = _TILE_TOKENS if tokens.device.type == "cpu" else len(tokens)
-        parts = tiles(layout, most, kv.block_size)
-        ids = torch.split(tokens, [len(part.positions) for part in parts])
-        first_norm = self._layers[0].weights.input_norm
-        states = [self._enter(i, part, first_norm) for i, part in zip(ids, parts, strict=True)]
+        small = self._operations
+        plan = self._attention.plan(layout)
+        angles = layout.positions[:, None].float() * self._frequencies
+        rotation = torch.polar(self._one.expand_as(angles), angles)
+        heads, head_dim = self.config.num_heads, self.config.head_dim
+        stream = self._weights.embedding[tokens]
+        room = self._room(stream)
+        normed = small.rms_norm(stream, self._layers[0].weights.input_norm)
         following = [layer.weights.input_norm for layer in self._layers[1:]]
         following.append(self._weights.final_norm)
         for layer, slots, next_norm in zip(self._layers, kv.slots_of_layer, following, strict=True):
-            for state in states:
-                self._through(layer, state, slots, next_norm)
-        return states[0].normed if len(states) == 1 else torch.cat([s.normed for s in states])
-
-    def _enter(self, tokens: torch.Tensor, layout: StepLayout, norm: torch.Tensor) -> _Tile:
-        angles = layout.positions[:, None].float() * self._frequencies
-        stream = self._weights.embedding[tokens]
-        return _Tile(
-            plan=self._attention.plan(layout),
-            rotation=torch.polar(self._one.expand_as(angles), angles),
-            slots=layout.slots,
-            stream=stream,
-            normed=self._operations.rms_norm(stream, norm),
-        )
-
-    def _through(
-        self, layer: _Layer, tile: _Tile, slots: torch.Tensor, next_norm: torch.Tensor
-    ) -> None:
-        small = self._operations
-        heads, head_dim = self.config.num_heads, self.config.head_dim
-        qkv = layer.qkv(tile.normed).view(len(tile.normed), -1, head_dim)
-        if self.config.qk_norm:
-            self._normalise_heads(layer.weights, qkv)
-        small.rotate_and_store(qkv, tile.rotation, slots, tile.slots)
-        attended = self._attention.attend(tile.plan, qkv[:, :heads], slots)
-        normed = small.add_rms_norm(tile.stream, layer.output(attended), layer.weights.post_norm)
-        change = layer.down(layer.gate_up(normed))
-        tile.normed = small.add_rms_norm(tile.stream, change, next_norm)
+            qkv = layer.qkv(normed, room.qkv).view(len(tokens), -1, head_dim)
+            if self.config.qk_norm:
+                self._normalise_heads(layer.weights, qkv)
+            small.rotate_and_store(qkv, rotation, slots, layout.slots)
+            attended = self._attention.attend(plan, qkv[:, :heads], slots, room.attended)
+            change = layer.output(attended, room.change)
+            normed = small.add_rms_norm(stream, change, layer.weights.post_norm)
+            active = layer.gate_up(normed, room.gate_up, room.active)
+            change = layer.down(active, room.change)
+            normed = small.add_rms_norm(stream, change, next_norm)
+        return normed
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [m, vocab] of hidden states [m, hidden]."""
         return self._lm_head(hidden).float()
+
+    def _room(self, stream: torch.Tensor) -> _Room:
+        if len(stream) < _MANY_TOKENS or stream.device.type != "cpu":
+            return _Room()
+        layer = self._layers[0].weights
+        widths = (
+            len(layer.qkv), layer.output.shape[1], len(layer.output), len(layer.gate_up),
+            layer.down.shape[1],
+        )  # fmt: skip
+        return _Room(*[stream.new_empty(len(stream), width) for width in widths])
 
     def _normalise_heads(self, weights: LayerWeights, qkv: torch.Tensor) -> None:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads

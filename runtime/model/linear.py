@@ -1,8 +1,8 @@
 """Matrix products with weights, packed where that is faster.
 
 On a CPU a decode step is as fast as it reads the weights. Where the C kernels are, they have a
-layout of their own (kernels/products.c), which was the fastest of all for few rows; many rows of
-bfloat16 are better in the library, which knows more about caches. Without the kernels the CPU's
+layout of their own (kernels/products.c), which was the fastest of all up to some hundred rows; more
+are better in the libraries, which know more about caches. Without the kernels the CPU's
 libraries pack, and what was measured on AVX-512 and AMX says for which counts that pays: for 4 to
 200 rows a packed float32 weight saves a third of the time, a packed bfloat16 one a quarter at any
 small count. A packed copy costs the weight's size again.
@@ -18,8 +18,8 @@ from torch.nn.functional import linear
 from .native import PANEL, Native, native
 from .operations import Operations
 
-# Most rows for the C kernels, by type.
-_KERNEL_ROWS = {torch.float32: 1 << 62, torch.bfloat16: 64}
+# Most rows for the C kernels.
+_KERNEL_ROWS = 512
 # Rows for which the libraries' packed copy is used, by type: (fewest, most).
 _PACKED_ROWS = {torch.float32: (4, 200), torch.bfloat16: (1, 128)}
 # What their packing is laid out for; it is used for other counts too.
@@ -61,11 +61,12 @@ class _Panels:
             halves = weight.view(2, -1, PANEL // 2, self._width)
             weight = halves.transpose(0, 1).reshape(weight.shape)
         self._packed = _panels(weight)
-        self.most = _KERNEL_ROWS[weight.dtype]
+        self.most = _KERNEL_ROWS
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         rows = len(x)
-        out = x.new_empty(rows, self._columns // 2 if self._gated else self._columns)
+        if out is None:
+            out = x.new_empty(rows, self._columns // 2 if self._gated else self._columns)
         self._kernels.product(
             x.data_ptr(), self._packed.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(), out.data_ptr(),
@@ -84,13 +85,17 @@ class Linear:
         self._packed: torch.Tensor | None = None
         self._fewest, self._most = 1, 0
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [t, in], contiguous; returns [t, out]."""
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """x: [t, in], contiguous; returns [t, out], which is in `out` if that could be used."""
         rows = len(x)
         if self._panels is not None and rows <= self._panels.most:
-            return self._panels(x)
+            return self._panels(x, out)
         if self._packed is None or not self._fewest <= rows <= self._most:
-            return linear(x, self.weight, self.bias)
+            if out is None:
+                return linear(x, self.weight, self.bias)
+            if self.bias is None:
+                return torch.mm(x, self.weight.T, out=out)
+            return torch.addmm(self.bias, x, self.weight.T, out=out)
         packed: torch.Tensor
         if x.dtype == torch.float32:
             # Its last argument must be the rows, or it quietly takes the slow way.
@@ -132,11 +137,19 @@ class GatedLinear:
         self._operations = operations
         self._panels: _Panels | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [t, in], contiguous; returns [t, intermediate]."""
+    def __call__(
+        self,
+        x: torch.Tensor,
+        both: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """x: [t, in], contiguous; returns [t, intermediate], in `out` if that could be used.
+
+        both: [t, 2 * intermediate], memory that may be used on the way.
+        """
         if self._panels is not None and len(x) <= self._panels.most:
-            return self._panels(x)
-        return self._operations.silu_mul(self._plain(x))
+            return self._panels(x, out)
+        return self._operations.silu_mul(self._plain(x, both), out)
 
     def pack(self) -> None:
         """Make the packed copy, if this type on this device has one."""

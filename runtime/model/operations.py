@@ -22,8 +22,8 @@ class Operations(Protocol):
     ) -> torch.Tensor:
         """Add `change` to `stream` in place; returns rms_norm(stream)."""
 
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up of [t, 2 * intermediate]."""
+    def silu_mul(self, gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """silu(gate) * up of [t, 2 * intermediate]; may use the memory of out."""
 
     def rotate_and_store(
         self, qkv: torch.Tensor, rotation: torch.Tensor, slots: torch.Tensor, where: torch.Tensor
@@ -51,7 +51,7 @@ class TorchOperations:
         """See Operations."""
         return self.rms_norm(stream.add_(change), weight)
 
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+    def silu_mul(self, gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Operations."""
         gate, up = gate_up.chunk(2, dim=-1)
         return silu(gate).mul_(up)
@@ -101,10 +101,11 @@ class NativeOperations:
         )  # fmt: skip
         return out
 
-    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+    def silu_mul(self, gate_up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See Operations."""
         rows, width = gate_up.shape
-        out = gate_up.new_empty(rows, width // 2)
+        if out is None:
+            out = gate_up.new_empty(rows, width // 2)
         self._kernels.silu_mul(
             gate_up.data_ptr(), out.data_ptr(), rows, width // 2, torch.get_num_threads()
         )

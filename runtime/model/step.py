@@ -71,35 +71,3 @@ def layout(
         positions=torch.from_numpy(positions).to(device),
         slots=torch.from_numpy(slots).to(device),
     )
-
-
-def tiles(whole: StepLayout, most: int, block_size: int) -> list[StepLayout]:
-    """The step in parts of at most `most` tokens, in the order of its rows.
-
-    A request that has more tokens than that is in several parts: each finds the keys and values of
-    those before it, if they went through the layer first.
-    """
-    if whole.offsets[-1] <= most:
-        return [whole]
-    pieces = -(-whole.counts // most)
-    owner = np.repeat(np.arange(len(pieces)), pieces)
-    number = np.arange(len(owner)) - (np.cumsum(pieces) - pieces)[owner]
-    starts = whole.starts[owner] + number * most
-    counts = np.minimum(whole.lengths[owner] - starts, most)
-    firsts, tokens = [0], 0
-    for index, count in enumerate(counts.tolist()):
-        if tokens + count > most:
-            firsts.append(index)
-            tokens = 0
-        tokens += count
-    ends = [*firsts[1:], len(counts)]
-    return [
-        layout(
-            starts[first:end].astype(np.int32),
-            counts[first:end].astype(np.int32),
-            whole.tables[owner[first:end]].astype(np.int32),
-            block_size,
-            whole.slots.device,
-        )
-        for first, end in zip(firsts, ends, strict=True)
-    ]

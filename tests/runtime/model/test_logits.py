@@ -64,26 +64,21 @@ def test_a_whole_prompt_has_the_reference_logits(
     assert_close(ours, theirs)
 
 
+@cases
 @backends
-@pytest.mark.parametrize("most", [1, 5, 16, 40])
-def test_a_step_in_tiles_has_the_reference_logits(
+def test_layers_with_memory_in_common_have_the_reference_logits(
     references: Models,
     directories: Directories,
+    case: str,
     backend: Backend,
-    most: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decoder_module, "_TILE_TOKENS", most)
-    paged = Paged(directories["llama"], backend)
-    prompts = {"a": tiny.tokens(37), "b": tiny.tokens(16, seed=1), "c": tiny.tokens(9, seed=2)}
-    paged.tables = {"a": list(range(10, 20)), "b": [40, 3, 39, 4, 38], "c": [50, 51, 52]}
-    paged.step(("b", prompts["b"][:5]))
-    ours = paged.step(("a", prompts["a"]), ("b", prompts["b"][5:]), ("c", prompts["c"][:1]))
-    ours += paged.step(("c", prompts["c"][1:]))
-    theirs = {name: reference(references["llama"], tokens) for name, tokens in prompts.items()}
-    expected = [theirs["a"], theirs["b"][5:], theirs["c"][:1], theirs["c"][1:]]
-    for mine, exact in zip(ours, expected, strict=True):
-        assert_close(mine, exact)
+    monkeypatch.setattr(decoder_module, "_MANY_TOKENS", 1)
+    paged = Paged(directories[case], backend)
+    prompt = tiny.tokens(37)
+    paged.tables["a"] = list(range(10, 20))
+    ours = [*paged.step(("a", prompt[:30])), *paged.step(("a", prompt[30:]))]
+    assert_close(torch.cat(ours), reference(references[case], prompt))
 
 
 @cases
