@@ -53,7 +53,7 @@ from ..statemachine.states import (
 )
 from .columns import STATE, Blocks, Int64Array, facts_of, load_facts
 from .holds import StepHold
-from .outcome import Outcome, Witness, make_blank
+from .outcome import Fired, Outcome, Witness, make_blank
 from .state import LifecycleState
 
 Int32Array = npt.NDArray[np.int32]
@@ -240,7 +240,7 @@ class RequestEvents(LifecycleState):
         before = e.as_dict() if self.witness else {}
         code = _ENGINE_DISPATCH[source * _ENGINE_WIDTH + event](e, x)
         if self.witness:
-            self.witness("engine", "", event, before, {}, x.as_dict(), code, source, e.mode)
+            self.witness(Fired("engine", "", event, before, {}, x.as_dict(), code, source, e.mode))
         answer = code & ANSWER_MASK
         if answer == GO:
             self.moves += 1
@@ -266,10 +266,11 @@ class RequestEvents(LifecycleState):
         before = r.as_dict() if self.witness else None
         code = _DISPATCH[source * _WIDTH + event](r, e, x)
         if before is not None and self.witness:
-            self.witness(
+            fired = Fired(
                 "request", self._ids[row], event, before, e.as_dict(), x.as_dict(), code, source,
                 r.state,
             )  # fmt: skip
+            self.witness(fired)
         answer = code & ANSWER_MASK
         if answer != GO:
             if answer == REJECT:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..statemachine.answers import ANSWER_MASK, GO, NOT_NOW, ROW_SHIFT, Answer
 
-#: Told of each transition when a trace is written: machine, subject, event, facts before,
-#: engine's facts before, ask, code, source, dest.
-Witness = Callable[
-    [str, str, int, dict[str, int], dict[str, int], dict[str, int], int, int, int], None
-]
+
+class Fired(NamedTuple):
+    """One event and what became of it, by numbers, as a trace needs it."""
+
+    machine: str  # "request", "transfer" or "engine"
+    subject: str  # the request's id, the transfer's number, "" for the engine
+    event: int
+    facts: dict[str, int]  # the subject's, before the event
+    engine: dict[str, int]  # the engine's, before it; empty when the engine is the subject
+    ask: dict[str, int]
+    code: int  # what the declaration returned
+    source: int
+    dest: int
+
+
+#: Told of each event when a trace is written.
+Witness = Callable[[Fired], None]
 
 
 class Outcome(int):

@@ -24,6 +24,7 @@ from ..statemachine.states import (
     RequestState,
 )
 from .columns import FACTS, Int64Array, facts_of, load_facts
+from .outcome import Fired
 
 if TYPE_CHECKING:
     from .steps import BoolArray, LaunchedStep, StepLanes
@@ -103,10 +104,11 @@ class LaneReplay:
             f"{REQUEST.row(code).why}"
         )
         if witness:
-            witness(
+            fired = Fired(
                 "request", self._lanes.id_of(self._rows[number]), event, before,
                 self._engine.as_dict(), ask.as_dict(), code, source, record.state,
             )  # fmt: skip
+            witness(fired)
         return code
 
     def _name(self, number: int, event: int) -> str:

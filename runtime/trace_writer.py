@@ -17,6 +17,7 @@ from ..statemachine.engine import ENGINE
 from ..statemachine.request import REQUEST
 from ..statemachine.trace import TRACE_VERSION
 from ..statemachine.transfer import TRANSFER
+from .outcome import Fired
 
 _MACHINES = {"request": REQUEST, "transfer": TRANSFER, "engine": ENGINE}
 
@@ -35,19 +36,9 @@ class TraceWriter:
         #: What an event and its answer are in words, by (machine, event, code, source, dest).
         self._words: dict[tuple[str, int, int, int, int], str] = {}
 
-    def __call__(
-        self,
-        machine: str,
-        subject: str,
-        event: int,
-        facts: dict[str, int],
-        engine: dict[str, int],
-        ask: dict[str, int],
-        code: int,
-        source: int,
-        dest: int,
-    ) -> None:
+    def __call__(self, fired: Fired) -> None:
         """Write one transition."""
+        machine, subject, event, facts, engine, ask, code, source, dest = fired
         key = (machine, event, code, source, dest)
         words = self._words.get(key)
         if words is None:

@@ -60,7 +60,7 @@ from ..statemachine.states import (
 from ..statemachine.transfer import TRANSFER
 from .columns import COVERED, Blocks
 from .events import RequestEvents
-from .outcome import Outcome, make_blank
+from .outcome import Fired, Outcome, make_blank
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -245,10 +245,11 @@ class TransferEvents(RequestEvents):
         self.moves += 1
         if self.witness:
             started = TransferFacts().as_dict()
-            self.witness(
+            fired = Fired(
                 "transfer", str(number), START, started, self._engine.as_dict(),
                 self._ask_of_start, self._code_of_start, ABSENT, facts.state,
             )  # fmt: skip
+            self.witness(fired)
         return number
 
     # --- waiters --------------------------------------------------------------------------------
@@ -324,10 +325,11 @@ class TransferEvents(RequestEvents):
         before = facts.as_dict() if self.witness else {}
         code = _DISPATCH[source * _WIDTH + event](facts, self._engine, x)
         if self.witness:
-            self.witness(
+            fired = Fired(
                 "transfer", str(record.number), event, before, self._engine.as_dict(),
                 x.as_dict(), code, source, facts.state,
             )  # fmt: skip
+            self.witness(fired)
         answer = code & ANSWER_MASK
         if answer == REJECT:
             raise TRANSFER.refusal(code, str(record.number), source, event)
