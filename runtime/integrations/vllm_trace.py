@@ -12,6 +12,7 @@ from typing import Any
 from ...statemachine import states
 from ...statemachine.engine import ENGINE
 from ...statemachine.facts import Ask, EngineAsk, RequestFacts
+from ..outcome import Fired
 from ..trace_writer import TraceWriter
 from .vllm_report import Report
 from .vllm_shadow import Shadow
@@ -92,15 +93,13 @@ class TracedShadow(Shadow):
     def _send(self, record: RequestFacts, event: int, name: str, ask: Ask) -> int:
         facts, engine, source = record.as_dict(), self.engine.as_dict(), record.state
         code = super()._send(record, event, name, ask)
-        self._writer(
-            "request", name, event, facts, engine, ask.as_dict(), code, source, record.state
-        )
+        asked, dest = ask.as_dict(), record.state
+        self._writer(Fired("request", name, event, facts, engine, asked, code, source, dest))
         return code
 
     def _engine(self, event: int, **told: int) -> None:
         ask = EngineAsk(**told)
         facts, source = self.engine.as_dict(), self.engine.mode
         code = ENGINE.fire(event, self.engine, ask)
-        self._writer(
-            "engine", "", event, facts, facts, ask.as_dict(), code, source, self.engine.mode
-        )
+        asked, dest = ask.as_dict(), self.engine.mode
+        self._writer(Fired("engine", "", event, facts, {}, asked, code, source, dest))
