@@ -13,6 +13,7 @@ from ..symbolic import terms
 from ..symbolic.evaluate import compile_terms, scalar_choice
 from ..symbolic.terms import BoolTerm
 from .declaration import Declaration
+from .memory import memory
 from .world import Eyes, Shape, Size, State, World, everybody, project
 from .world_moves import Done, Moves
 
@@ -177,6 +178,17 @@ _TOLD = ("ask", "transfer_ask", "transfer_pick", "engine_ask", "reset", "bulk")
 
 def rows_taken(declaration: Declaration, states: int = STATES) -> set[tuple[str, int]]:
     """The rows that some script from the start takes; stops when all that go were found."""
+    key = declaration.digest, states
+    if key not in _taken:
+        _taken[key] = frozenset(_rows_taken(declaration, states))
+    return set(_taken[key])
+
+
+#: By the text of a declaration.
+_taken: dict[tuple[str, int], frozenset[tuple[str, int]]] = memory()
+
+
+def _rows_taken(declaration: Declaration, states: int) -> set[tuple[str, int]]:
     wanted = {
         (machine, number)
         for machine in ("request", "transfer", "engine")
