@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import unittest
 
 import hypothesis.strategies as st
@@ -57,6 +58,19 @@ def test_a_load_that_lacks_blocks_takes_them_from_a_running_request_that_is_stal
     engine.step()
     engine.chunk("first", (70, 71, 72, 73), 1)
     assert drain(engine).stuck == ()
+    engine.close()
+
+
+def test_the_engines_log_is_mute_until_the_last_engine_that_is_tried_is_closed() -> None:
+    logger = logging.getLogger("kvproof.runtime")
+    before = logger.level
+    first, second = RuntimeEngine(Settings()), RuntimeEngine(Settings())
+    first.close()
+    first.close()
+    assert logger.level == logging.CRITICAL
+    second.close()
+    assert logger.level == before
+    assert before != logging.CRITICAL, "another test has left its engine open"
 
 
 def first_rule_broken(seeds: int) -> str:

@@ -41,6 +41,34 @@ from .runtime_device import Device, Tier
 _LONG = 1000.0
 
 
+class _Quiet:
+    """The engine's log says nothing below CRITICAL while any engine is being tried.
+
+    Quarantines and a clock that jumps are what is tried here, not worth a line each.
+    """
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("kvproof.runtime")
+        self._level = logging.NOTSET
+        self._tried = 0
+
+    def begin(self) -> None:
+        """An engine is being tried from now on."""
+        if not self._tried:
+            self._level = self._logger.level
+            self._logger.setLevel(logging.CRITICAL)
+        self._tried += 1
+
+    def end(self) -> None:
+        """One engine less; after the last of them the log is as it was."""
+        self._tried -= 1
+        if not self._tried:
+            self._logger.setLevel(self._level)
+
+
+_QUIET = _Quiet()
+
+
 class RuntimeEngine(Target):
     """The engine's core, alone or with a tier that stores and loads on command."""
 
@@ -69,8 +97,8 @@ class RuntimeEngine(Target):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        # Quarantines and a clock that jumps are what is tried here, not worth a line each.
-        logging.getLogger("kvproof.runtime").setLevel(logging.CRITICAL)
+        self._muted = True
+        _QUIET.begin()
         self.now = 0.0
         self.kv = FakeKV(settings.blocks, settings.block_size)
         self.device = Device(self.kv, settings.blocks, self._tenant)
@@ -104,6 +132,12 @@ class RuntimeEngine(Target):
         self._settling = 0
         self._inputs: dict[bytes, bytes] = {}
         self._record_keys()
+
+    def close(self) -> None:
+        """The engine is tried no more. Safe to call twice."""
+        if self._muted:
+            self._muted = False
+            _QUIET.end()
 
     # --- what the engine does not keep ------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def test_pause_and_resume_have_vllms_answers(served):
     assert resumed["status"] == "resumed"
 
 
-def test_sleep_and_wake_by_tags(served):
+def test_the_server_sleeps_until_everything_is_woken_by_its_tag(served):
     with served.client() as client:
         asleep = client.post("/sleep?level=2").json()
         assert (asleep["status"], asleep["level"]) == ("sleeping", 2)

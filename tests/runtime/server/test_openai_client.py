@@ -25,21 +25,21 @@ RENDERED = "user: hello\nassistant: "
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
-def test_models(client):
+def test_the_one_model_is_listed_and_any_other_is_not_found(client):
     assert [model.id for model in client.models.list()] == ["stub"]
     assert client.models.retrieve("stub").owned_by == "kvproof"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
 
 
-def test_completion(client, text):
+def test_a_completion_has_the_models_text_and_its_usage(client, text):
     answer = client.completions.create(model="stub", prompt="hello", max_tokens=7, seed=1)
     assert answer.choices[0].text == text("hello", 7)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.total_tokens == 12
 
 
-def test_streamed_completion_with_usage(client, text):
+def test_a_streamed_completion_ends_with_its_usage(client, text):
     stream = client.completions.create(
         model="stub",
         prompt="hello",
@@ -52,7 +52,7 @@ def test_streamed_completion_with_usage(client, text):
     assert last.usage.completion_tokens == 7
 
 
-def test_chat(client, text):
+def test_a_chat_answers_as_the_assistant(client, text):
     answer = client.chat.completions.create(
         model="stub", messages=MESSAGES, max_completion_tokens=7, temperature=0, top_p=0.9
     )
@@ -60,7 +60,7 @@ def test_chat(client, text):
     assert answer.choices[0].message.role == "assistant"
 
 
-def test_streamed_chat(client, text):
+def test_a_streamed_chat_begins_with_the_role_and_ends_with_its_usage(client, text):
     stream = client.chat.completions.create(
         model="stub",
         messages=MESSAGES,
@@ -75,7 +75,7 @@ def test_streamed_chat(client, text):
     assert last.usage.total_tokens == len(RENDERED) + 7
 
 
-def test_stop_and_logprobs(client, text):
+def test_a_stop_string_cuts_the_answer_and_logprobs_are_as_many_as_asked_for(client, text):
     whole = text(RENDERED, 12)
     stop = whole[5:8]
     answer = client.chat.completions.create(

@@ -71,5 +71,5 @@ def test_whatever_is_done_every_token_is_right_and_nothing_is_left() -> None:
 
 
 @pytest.mark.long
-def test_the_same_for_long_runs() -> None:
+def test_after_hundreds_of_calls_too_every_token_is_right_and_nothing_is_left() -> None:
     run(examples=300, steps=150)
