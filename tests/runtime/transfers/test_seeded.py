@@ -16,7 +16,7 @@ from kvproof.statemachine import RefusedError
 from kvproof.statemachine.states import FENCE, GIVE_UP, LAND, LOAD
 
 from .engine_harness import EngineHarness
-from .test_faults import SCENARIOS
+from .scenarios import SCENARIOS
 
 Seed = Callable[[EngineHarness, pytest.MonkeyPatch], None]
 NO_BLOCKS = np.zeros(0, dtype=np.int32)
