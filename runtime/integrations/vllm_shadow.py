@@ -13,7 +13,7 @@ from typing import Any
 from vllm.v1.request import RequestStatus
 
 from ...statemachine import states
-from ...statemachine.answers import ANSWER_MASK, GO, ROW_SHIFT, Answer
+from ...statemachine.answers import ANSWER_MASK, GO, Answer
 from ...statemachine.facts import Ask, EngineFacts, RequestFacts
 from ...statemachine.request import REQUEST
 from ...statemachine.reset import request_refuses
@@ -108,7 +108,7 @@ class Shadow:
         self.engine.launched += 1
 
     def _admitted(self, request: Any, scheduled: int) -> None:
-        record = self._current(request, counters=False)
+        record = self._record(request)
         if record.state == states.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
             self._fire(record, states.GRAMMAR_READY, request, states.WAITING)
         blocks = len(self._tables.get(request.request_id) or ())
@@ -129,7 +129,7 @@ class Shadow:
 
     def loading(self, request: Any) -> None:
         """vLLM started a load for a request."""
-        record = self._current(request, counters=False)
+        record = self._record(request)
         self._loads += 1
         blocks = len(self._tables.get(request.request_id) or ())
         self._fire(
@@ -146,7 +146,7 @@ class Shadow:
 
     def loaded(self, request: Any, failed: bool) -> None:
         """vLLM takes a request whose load has ended out of the state of loading."""
-        record = self._current(request, counters=False)
+        record = self._record(request)
         tokens = request.num_computed_tokens
         self._fire(
             record,
@@ -173,7 +173,7 @@ class Shadow:
 
     def stopping(self, request: Any) -> Ask:
         """A turn ends: called before vLLM decides what becomes of it. What the event is told."""
-        record = self._current(request, state=False)
+        record = self._current(request)
         queue = request.streaming_queue
         if queue is not None:
             chunks = [update for update in queue if update is not None]
@@ -190,7 +190,7 @@ class Shadow:
 
     def stopped(self, request: Any, ask: Ask, finished: bool) -> None:
         """vLLM has decided: `finished`, or the session parks or goes on."""
-        record = self._current(request, counters=False, state=False)
+        record = self._record(request)
         to = states.FINISHED_STOPPED if finished else declared_state(request)
         self._fire(record, states.STOP, request, to, **ask.as_dict())
 
@@ -221,8 +221,14 @@ class Shadow:
         """vLLM has forgotten a request."""
         self.records.pop(request_id, None)
 
-    def _current(self, request: Any, counters: bool = True, state: bool = True) -> RequestFacts:
-        """A request's record, its counters as vLLM has them now.
+    def _current(self, request: Any) -> RequestFacts:
+        """A request's record, its counters as vLLM has them now."""
+        record = self._record(request)
+        self._read(record, request)
+        return record
+
+    def _record(self, request: Any) -> RequestFacts:
+        """A request's record, its counters as they were when it was last looked at.
 
         A request that is met for the first time (the guard failed before) starts from there.
         """
@@ -233,8 +239,6 @@ class Shadow:
                 resumable=request.resumable,
                 input_open=request.resumable,
             )
-        if counters:
-            self._read(record, request)
         return record
 
     def _read(self, record: RequestFacts, request: Any) -> None:
@@ -267,7 +271,7 @@ class Shadow:
         finished = expected in states.FINISHED and record.state in states.FINISHED
         if answer == GO and (record.state == expected or finished):
             return
-        row = REQUEST.table.rows[code >> ROW_SHIFT]
+        row = REQUEST.row(code)
         reached = RequestState(record.state).name
         record.state = expected
         self._report.departure(
