@@ -81,7 +81,7 @@ class Blame:
         rows: list[Place] = []
         for call in transition.calls:
             row = self._row(call)
-            guards += [_where(guard) for guard in (*row.conditions, *row.unless)]
+            guards += self._guards(call)
             if call.answer != GO:
                 continue
             mine = self._writers(call.machine, row, changed)
@@ -89,6 +89,8 @@ class Blame:
                 rows.append(self._sources.row(call.machine, call.row))
             writers += mine
             effects += [_where(effect) for effect in row.before]
+        fields = {name.partition(".")[2] for name in speaks_of}
+        guards.sort(key=lambda where: not self._sources.reads(*where) & fields)
         beside = list(_BESIDE.get(transition.action, ())) if changed else []
         decisive = [_DECIDES.get(name.partition(".")[0], "sent_event") for name in sorted(changed)]
         beside.sort(key=lambda where: where[1] not in decisive)
@@ -102,6 +104,12 @@ class Blame:
             *self._functions(self._all_reached([*writers, *effects, *beside])),
             *self._functions(_BESIDE.get(transition.action, ())),
         ]
+
+    def _guards(self, call: Call) -> list[_Where]:
+        """What let the row decide: its guards, and those of the rows above that did not refuse."""
+        table = self._proofs.declaration.machine(call.machine).table
+        above = [row for number, row in table.cell(call.source, call.event) if number <= call.row]
+        return [_where(each) for row in above[::-1] for each in (*row.conditions, *row.unless)]
 
     def _writers(self, machine: str, row: Row, changed: set[str]) -> list[_Where]:
         """The row's effects that set what the statement speaks of, or command it of the block."""
@@ -234,7 +242,7 @@ class Blame:
 
 
 #: Places of one condition: a code host shows a few beside the first.
-_MOST = 24
+_MOST = 40
 
 
 def _where(function: Callable[..., Any]) -> _Where:

@@ -14,7 +14,6 @@ from pathlib import Path
 from ... import statemachine
 from ..check.declaration import Declaration
 
-#: What an effect returns: commands of these names, or a call of another effect.
 Function = ast.FunctionDef
 
 
@@ -82,6 +81,15 @@ class Sources:
             if isinstance(node, ast.Assign)
             for target in node.targets
             if isinstance(target, ast.Attribute)
+        )
+
+    def reads(self, module: str, name: str) -> frozenset[str]:
+        """The fields that a function reads, or has read by what it calls."""
+        return frozenset(
+            node.attr
+            for function in self._reached(module, name)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
         )
 
     def commands(self, module: str, name: str) -> bool:

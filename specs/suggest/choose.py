@@ -189,11 +189,47 @@ def _some(
                 tell(f"{len(kept)} candidates are left")
     if not _suffice(kept, refuted):
         return None
-    for line in reversed(list(kept)):
-        fewer = [each for each in kept if each is not line]
+    chosen = _needed(proofs, kept, refuted)
+    tell(f"{len(chosen)} of them carry what is refuted, and each other")
+    for line in reversed(chosen):
+        fewer = [each for each in chosen if each is not line]
         if _suffice(fewer, refuted) and _kept(proofs, fewer):
-            kept = fewer
-    return tuple(kept)
+            chosen = fewer
+    return tuple(chosen)
+
+
+def _needed(proofs: Proofs, kept: Sequence[_Line], refuted: Sequence[Decided]) -> list[_Line]:
+    """Of a set that keeps itself, a small one that does and that still does for what is refuted.
+
+    What a proof of the solver's uses is needed, and what the proofs that this is kept use.
+    """
+    needed: list[_Line] = []
+
+    def use(formulas: Sequence[BoolTerm], goal: BoolTerm) -> None:
+        if not _follows([*formulas, *(line.formula for line in needed)], goal):
+            used = _used(formulas, kept, goal)
+            needed.extend(line for line in used if line not in needed)
+
+    for failure in refuted:
+        use(failure.condition.hypotheses.formulas, failure.condition.goal)
+    for line in needed:  # grows meanwhile
+        for move in proofs.moves:
+            if line.mentions & move.written:
+                use(move.hypotheses.formulas, move.after.of(line.formula))
+    return needed
+
+
+def _used(formulas: Sequence[BoolTerm], lines: Sequence[_Line], goal: BoolTerm) -> list[_Line]:
+    """The lines that a proof of the goal uses."""
+    solver = z3.SimpleSolver()
+    solver.set("rlimit", BUDGET)
+    solver.add(*formulas, terms.negated(goal))
+    marks = [z3.Bool(f"line {number}") for number in range(len(lines))]
+    solver.add(*(z3.Implies(mark, line.formula) for mark, line in zip(marks, lines, strict=True)))
+    if solver.check(*marks) != z3.unsat:
+        return list(lines)
+    core = {mark.get_id() for mark in solver.unsat_core()}
+    return [line for mark, line in zip(marks, lines, strict=True) if mark.get_id() in core]
 
 
 def _left_by(lines: Sequence[_Line], move: Any) -> list[_Line]:

@@ -10,7 +10,7 @@ from kvproof.specs.check.declaration import standard
 from kvproof.specs.check.invariants import Invariant
 from kvproof.specs.check.run import check
 from kvproof.specs.cli import exits, main
-from kvproof.specs.suggest import suggest
+from kvproof.specs.suggest import choose, suggest
 from kvproof.specs.suggest.templates import Candidate, candidates, holds
 from kvproof.statemachine import states
 from kvproof.statemachine.states import LIVE, RUNNING, WAITING
@@ -110,6 +110,17 @@ def test_where_one_line_does_not_do_the_smallest_set_is_found(
     monkeypatch.setattr(proofs, "SPECIFICATION", (*left, *added))
     report = check(ids=["S5", "S2"])
     assert [finding.verdict for finding in report.findings] == [Verdict.PROVED] * 2
+
+
+@pytest.mark.long
+def test_the_largest_set_that_keeps_itself_is_thinned_out_to_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without(monkeypatch, FINISHED_QUEUE)
+    monkeypatch.setattr(choose, "_one", lambda proofs, lines, refuted: None)
+    found = suggest(check(ids=["S5"]))
+    assert found is not None
+    assert len(found.lines) == 1
 
 
 @pytest.mark.long
