@@ -61,6 +61,17 @@ def test_an_obligation_that_rests_on_a_refuted_invariant_is_not_proved(proved: R
     assert report.verdict is Verdict.REFUTED
 
 
+def test_a_function_that_promises_nothing_is_not_proved(proved: Report) -> None:
+    more = "def spare(free: Number) -> Number:\n    return free\n\n\ndef enough("
+    report = check(standard().changed(Change("policy.py", "def enough(", more)), ids=["S9"])
+    (failure,) = report.findings[0].failures
+    assert failure.verdict is Verdict.REFUTED
+    assert (failure.condition.words, failure.condition.about) == (
+        "it promises something",
+        "policy.spare",
+    )
+
+
 def test_a_row_that_can_never_go_is_vacuous(proved: Report) -> None:
     change = Change("request_guards.py", "    return x.fresh <= x.free\n", "    return False\n")
     report = check(standard().changed(change), ids=["S1"])

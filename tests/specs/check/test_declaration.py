@@ -32,6 +32,14 @@ def test_a_changed_copy_leaves_nothing_behind_among_the_imported_modules() -> No
     assert set(sys.modules) == before
 
 
+def test_a_changed_copy_shares_what_the_change_cannot_reach() -> None:
+    original, changed = standard(), standard().changed(FORGETS)
+    own = {name for name in original.modules if changed.modules[name] is not original.modules[name]}
+    assert own == {"request_effects", "request"}
+    assert changed.machine("transfer") is original.machine("transfer")
+    assert changed.machine("request") is not original.machine("request")
+
+
 def test_functions_that_join_events_with_blocks_call_the_copy() -> None:
     change = Change("blocks.py", "    if may_drop(b):", "    if not may_drop(b):")
     joined = standard().changed(change).modules["joined"]
