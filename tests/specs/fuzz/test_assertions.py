@@ -15,7 +15,7 @@ def test_the_assertion_of_a_violation_is_false_in_the_state_that_it_was_found_in
     fault: Seeded,
 ) -> None:
     budget = Budget(seconds=None, operations=200_000, findings=1, replays=60)
-    report = search(fault.target(), budget, seed=5, connector=fault.connector)
+    report = search(fault.target(), budget, seed=fault.seed, connector=fault.connector)
     failure = report.findings[0].failure
     assertion = failure.violation.assertion
     assert assertion

@@ -14,7 +14,7 @@ AT_MOST = Budget(seconds=None, operations=200_000, findings=1, replays=0)
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.engine.__name__)
 def test_a_seeded_fault_is_found_by_the_rule_that_should(fault: Seeded) -> None:
-    report = search(fault.target(), AT_MOST, seed=5, connector=fault.connector)
+    report = search(fault.target(), AT_MOST, seed=fault.seed, connector=fault.connector)
     assert report.findings, f"not found: {fault.name}"
     found = report.findings[0].failure
     assert found.violation.rule in fault.rules, found.violation.message
