@@ -108,7 +108,7 @@ def _arrow(number: int, each: Message, x: dict[str, int], y: float, last: bool) 
             f'<line x1="{start}" x2="{end}" y1="{y:g}" y2="{y:g}" stroke="{colour}"/>'
             f'<path d="M {end} {y:g} l {-8 * side} -4 l 0 8 z" fill="{colour}"/>'
         )
-        words = _text(min(start, end) + 6, y - 4, label)
+        words = _text(min(start, end) + 6, y - 6, label)
     parts = [line, words]
     if each.note:
         parts.append(_text(min(start, end) + 6, y + 13, each.note, "#666"))
