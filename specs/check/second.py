@@ -7,6 +7,8 @@ answer that is not Z3's is a disagreement, which is worse than a refutation.
 
 from __future__ import annotations
 
+import os
+import selectors
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +21,7 @@ from .conditions import Condition, Decided, Verdict
 
 #: cvc5's resource units for one condition.
 BUDGET = 500_000
-#: Seconds after which the process is killed: a guard against a hang, not a budget.
+#: Seconds of silence after which the process is killed: a guard against a hang, not a budget.
 PATIENCE = 600.0
 
 
@@ -117,18 +119,26 @@ def _answers(files: Sequence[Path], budget: int) -> Iterator[list[str]]:
     """The answers for each file, by a process that reads them one after the other."""
     command = [sys.executable, "-c", _SOLVE, str(budget), *map(str, files)]
     answers: dict[str, list[str]] = {}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        output = done.stdout
-    except subprocess.TimeoutExpired as error:
-        output = (error.stdout or b"").decode() if isinstance(error.stdout, bytes) else ""
-    for line in output.splitlines():
+    for line in _lines(command):
         path, _, answer = line.rpartition(" ")
         answers.setdefault(path, []).append(answer)
     for file in files:
         yield answers.get(str(file), [])
+
+
+def _lines(command: Sequence[str]) -> Iterator[str]:
+    """What a process prints, line by line, until it ends; killed if it is silent for too long."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    rest = b""
+    with process, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while selector.select(PATIENCE) and (some := os.read(process.stdout.fileno(), 1 << 16)):
+            *lines, rest = (rest + some).split(b"\n")
+            yield from (line.decode() for line in lines)
+        process.kill()
 
 
 #: What the other process runs: it needs cvc5 alone.

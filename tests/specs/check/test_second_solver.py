@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kvproof.specs.check import Report
+from kvproof.specs.check import second as module
 from kvproof.specs.check.conditions import Verdict
 from kvproof.specs.check.second import second, write
 from kvproof.specs.cli import exits, main
@@ -34,6 +35,17 @@ def test_what_cvc5_cannot_decide_within_its_budget_is_unknown(proved: Report) ->
     assert set(answer.unknown) <= {each.condition for each in decided}
 
 
+def test_a_solver_that_is_silent_is_killed_and_what_it_did_not_answer_is_unknown(
+    proved: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided = [each for each in proved.decided if each.condition.obligation == "P6"]
+    monkeypatch.setattr(module, "_SOLVE", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    answer = second(decided)
+    assert answer.unknown == tuple(each.condition for each in decided)
+    assert (answer.agreed, answer.disagreed) == (0, ())
+
+
 def test_every_condition_is_written_as_smt_lib(proved: Report, tmp_path: Path) -> None:
     asked = [each.condition for each in proved.decided if each.condition.obligation == "P6"]
     files = write(tmp_path, asked)
@@ -47,8 +59,6 @@ def test_disagreement_has_its_own_exit_code(
     proved: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from kvproof.specs.check import second as module
-
     monkeypatch.setenv("KVPROOF_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_answers", lambda files, budget: [["sat"] * 50 for _ in files])
     assert main(["check", "--id", "P1", "--solver", "both"]) == exits.DISAGREE
