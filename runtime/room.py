@@ -5,6 +5,7 @@ Nothing is changed while a plan is made, so what it takes and gives is kept here
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,6 +32,10 @@ class Room:
         self._late: npt.NDArray[np.bool_] | None = None
         self._looked_at_steps = False
         self._fresh = 0  # taken for new content by the plan's admissions
+        #: Blocks that are let go and still hits: the plan lets go first, so they are free by the
+        #: time of its admissions, and evicted after those that are free already.
+        self._released: list[int] = []
+        self._released_uncached = 0
         self._evicted: set[int] = set()
         self._eviction: Iterator[int] | None = None
 
@@ -40,6 +45,7 @@ class Room:
         twin.__dict__.update(self.__dict__)
         twin._less = None if self._less is None else self._less.copy()
         twin._late = None if self._late is None else self._late.copy()
+        twin._released = list(self._released)
         return twin
 
     def become(self, other: Room) -> None:
@@ -72,7 +78,8 @@ class Room:
         if hits.size:
             self._differences()[hits] -= 1
         self._fresh += new
-        short = self._fresh - self._lifecycle.ledger.pool.uncached_free
+        uncached = self._lifecycle.ledger.pool.uncached_free + self._released_uncached
+        short = self._fresh - uncached
         if short > len(self._evicted):
             self._evict(short)
 
@@ -81,8 +88,9 @@ class Room:
         if self._eviction is None:
             self._eviction = self._lifecycle.ledger.pool.eviction_order()
         less = self._differences()
-        for block in self._eviction:
-            if not less[block]:
+        for block in itertools.chain(self._eviction, self._released):
+            # Unless an earlier admission has hit it.
+            if less[block] == self._counts[block] and block not in self._evicted:
                 self._evicted.add(block)
                 if len(self._evicted) >= number:
                     return
@@ -124,6 +132,10 @@ class Room:
         if late:
             self._late[blocks] = True
         gone = blocks[less[blocks] == self._counts[blocks]]
-        promised = int(np.count_nonzero(self._late[gone]))
-        self.promised += promised
-        self.free += gone.size - promised
+        late_ones = self._late[gone]
+        self.promised += int(np.count_nonzero(late_ones))
+        now = gone[~late_ones]
+        self.free += now.size
+        cached = self._lifecycle.ledger.index.cached[now]
+        self._released += now[cached][::-1].tolist()  # tails first
+        self._released_uncached += now.size - int(np.count_nonzero(cached))

@@ -207,3 +207,19 @@ TestBesideTheReference.settings = settings(  # type: ignore[attr-defined]
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_what_a_plan_lets_go_and_takes_again_no_later_admission_of_it_hits() -> None:
+    """Found by an hour of fuzzing: "four" was given a block that "three" had just been given."""
+    engine = RuntimeEngine(Settings(blocks=4, block_size=2, max_length=8, depth=2))
+    engine.add(NewRequest("one", (21, 22, 23), max_tokens=2, session=True))
+    engine.add(NewRequest("two", (1, 2), max_tokens=1, session=True))
+    engine.add(NewRequest("three", (41, 42, 43), max_tokens=1))
+    engine.add(NewRequest("four", (1, 2, 3), max_tokens=1))
+    engine.step()
+    engine.step()
+    engine.finish_step()
+    engine.finish_step()
+    engine.step()
+    assert drain(engine).stuck == ()
+    assert engine.misreads == []
