@@ -223,3 +223,25 @@ def test_what_a_plan_lets_go_and_takes_again_no_later_admission_of_it_hits() -> 
     engine.step()
     assert drain(engine).stuck == ()
     assert engine.misreads == []
+
+
+def test_a_repeated_signal_is_heard_alone() -> None:
+    """The answer to a cancel was heard with it, and the change laid at the repeated one's door."""
+    engine = RuntimeEngine(Settings(blocks=5, max_running=2, max_length=20, connector="tier"))
+    engine.add(NewRequest("one", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), max_tokens=2))
+    engine.add(NewRequest("two", (41, 42, 43, 44, 45, 46, 47), max_tokens=2))
+    drain(engine)
+    engine.add(NewRequest("three", (1,), max_tokens=2))
+    engine.add(NewRequest("four", (1, 2, 3, 4, 5), max_tokens=1))
+    engine.step()
+    engine.finish_step()
+    engine.abort("four")
+    engine.step()
+    assert engine.tier is not None
+    assert [signal.kind.name for signal in engine.tier.signals] == ["FENCED"]
+    before = engine.snapshot()
+    ended = next(name for name in engine._names.values() if name.startswith("store"))
+    engine.duplicate(ended)
+    assert engine.snapshot() == before
+    engine.finish_step()
+    assert engine.snapshot() != before

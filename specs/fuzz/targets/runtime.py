@@ -279,11 +279,13 @@ class RuntimeEngine(Target):
         self.tier.copies[self._number(transfer)].lost = True
 
     def duplicate(self, transfer: str) -> None:
-        """See Target. Only the signal is heard: a whole tick would also start what is due."""
+        """See Target. Only this signal is heard: others, or a whole tick, may change something."""
         assert self.tier is not None
         assert self.core.transfers is not None
+        unheard, self.tier.signals = self.tier.signals, []
         self.tier.say_again(self._number(transfer))
         self.core.transfers.hear()
+        self.tier.signals = unheard
 
     def _in_quarantine(self, number: int) -> bool:
         record = self.lifecycle.transfers.get(number)

@@ -173,7 +173,7 @@ class Tier:
         self._capacity = capacity
         self.stored: dict[bytes, tuple[int, ...]] = {}
         self.copies: dict[int, Copy] = {}
-        self._signals: list[TransferSignal] = []
+        self.signals: list[TransferSignal] = []  # what has ended and was not heard of yet
         #: Told of each copy that starts, so that it can be given a name.
         self.owner: Callable[[int], str | None] = lambda number: None
 
@@ -215,20 +215,20 @@ class Tier:
         whole = blocks >= len(copy.blocks)
         kind = SignalKind.LANDED if whole else SignalKind.FAILED
         valid = blocks if copy.kind == "LOAD" else 0
-        self._signals.append(TransferSignal(transfer, kind, valid))
+        self.signals.append(TransferSignal(transfer, kind, valid))
 
     def say_again(self, transfer: int) -> None:
         """The completion is reported once more."""
-        self._signals.append(TransferSignal(transfer, SignalKind.LANDED))
+        self.signals.append(TransferSignal(transfer, SignalKind.LANDED))
 
     def confirm(self, transfer: int) -> None:
         """Nobody touches its blocks any more, whatever it has done until now."""
         self.copies[transfer].open = False
-        self._signals.append(TransferSignal(transfer, SignalKind.FENCED))
+        self.signals.append(TransferSignal(transfer, SignalKind.FENCED))
 
     def poll(self) -> Sequence[TransferSignal]:
         """What has ended since the last call."""
-        signals, self._signals = self._signals, []
+        signals, self.signals = self.signals, []
         return signals
 
     def cancel(self, transfer: int) -> None:
