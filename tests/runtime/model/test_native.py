@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,27 @@ def test_the_library_is_compiled_once(uncompiled: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(native_module, "_compile", again)
     assert native(torch.bfloat16) is not None
     assert [library] == list((uncompiled / "native").iterdir())
+
+
+@pytest.mark.long
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86-64 processors")
+@dtypes
+def test_a_processor_with_narrower_vectors_computes_the_same(
+    uncompiled: Path,
+    directories: dict[str, Path],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = [f for f in native_module._FLAGS if not f.startswith(("-march", "-mprefer"))]
+    monkeypatch.setattr(native_module, "_FLAGS", (*flags, "-march=x86-64-v3"))
+    config = open_checkpoint(directories["qwen3"]).config
+    test_the_small_operations_are_torchs(config, dtype, 5)
+    test_rotation_and_storing_are_torchs(config, dtype)
+    test_attention_is_torchs(config, dtype, 7, 64)
+    test_attention_is_torchs(config, dtype, 7, 8)
+    test_a_packed_gated_product_is_the_plain_one(directories, dtype, 33)
+    assert len(list((uncompiled / "native").iterdir())) == 1
 
 
 def test_a_compiler_that_fails_is_told_and_torch_does_the_work(
