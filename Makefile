@@ -82,6 +82,10 @@ $(VENV)/.created:
 	        'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	    then python=$$candidate; fi; \
 	done; \
+	if [ -n "$$python" ] && ! command -v "$$python" >/dev/null; then \
+	    echo "there is no program $$python" >&2; \
+	    exit 1; \
+	fi; \
 	if [ -z "$$python" ]; then \
 	    echo "kvproof needs Python 3.11 or newer, and none was found as python3, python3.13," \
 	         "python3.12 or python3.11. Install one, or name it:" \

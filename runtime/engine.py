@@ -262,7 +262,7 @@ class Engine:
         return self.call(lambda: self.core.request_info(request_id))
 
     def trace(self, path: str | Path | None) -> None:
-        """Write every transition from now on to a file, as JSON lines; None ends the trace."""
+        """Append every transition from now on to a file, as JSON lines; None ends the trace."""
         self.call(lambda: self.core.trace(path))
 
     def healthy(self) -> tuple[bool, str]:

@@ -75,7 +75,7 @@ class Observed(Stepping):
         return list(self._requests.values())
 
     def trace(self, path: str | Path | None) -> None:
-        """Write every transition from now on to a file; None ends the trace. Raises OSError."""
+        """Append every transition from now on to a file; None ends the trace. Raises OSError."""
         writer = None if path is None else TraceWriter(path, self.clock)
         if self._trace is not None:
             self._trace.close()

@@ -47,7 +47,6 @@ TAGS = {"weights": WEIGHTS, "cache": CACHE, "kv_cache": CACHE}
 class _WaitingPause:
     """A pause that is not reached yet, or a sleep that begins with one."""
 
-    mode: int
     clear_cache: bool
     level: int = 0  # of the sleep, 0 for a pause
     ended: list[str] = field(default_factory=list)
@@ -76,27 +75,32 @@ class Pauses(Resets):
                 waiting.clear_cache |= clear_cache
                 waiting.answers.append(future)
                 return future
-            waiting = self._waiting_pause = _WaitingPause(number, clear_cache, answers=[future])
-            self._end_running(waiting)
+            ended = self._end_running(number)
+            self._waiting_pause = _WaitingPause(clear_cache, ended=ended, answers=[future])
             self._look_at_pause()
             return future
-        result = self._answer(True, _why(outcome))
+        # Paused already, perhaps with requests kept: to abort them now is no less what was asked.
+        ended = self._end_running(number)
+        result = self._answer(True, _why(outcome), ended=tuple(ended))
         if clear_cache and self.lifecycle.mode == PAUSED:
             cleared = self._try_reset(force=True, connector=False)
             if not cleared.success:
-                result = self._answer(False, "the cache is held", holders=cleared.holders)
+                result = self._answer(False, "the cache is held", cleared.holders, tuple(ended))
         return answered(result)
 
-    def _end_running(self, waiting: _WaitingPause) -> None:
-        if waiting.mode != ABORT_ALL:
-            return
+    def _end_running(self, mode: int) -> list[str]:
+        """In mode ABORT_ALL: abort what has begun. Returns the ids of those that were aborted."""
+        if mode != ABORT_ALL:
+            return []
         lifecycle = self.lifecycle
         preempted = [row for row in lifecycle.waiting if lifecycle.state_of(row) == PREEMPTED]
+        ended = []
         for row in [*lifecycle.running, *preempted]:
-            waiting.ended.append(lifecycle.id_of(row))
+            ended.append(lifecycle.id_of(row))
             self._requests[row].error = "the engine was paused"
             lifecycle.abort(row)
         self._sweep()
+        return ended
 
     def _look_at_pause(self) -> None:
         """Whether the pause is reached; then the sleep that waits for it follows."""
@@ -153,14 +157,13 @@ class Pauses(Resets):
             if refusal is not None:
                 return answered(refusal)
         if lifecycle.mode == PAUSED:
-            return answered(self._fall_asleep(level, ()))
+            return answered(self._fall_asleep(level, tuple(self._end_running(number))))
         outcome = self._called(SLEEP, level=level, pausing=number)
         if lifecycle.mode != PAUSING or not outcome.went:
             return answered(self._answer(outcome.answer == IGNORE, _why(outcome), retryable=True))
         future: Future[CallResult] = Future()
-        waiting = _WaitingPause(number, False, level, answers=[future])
-        self._waiting_pause = waiting
-        self._end_running(waiting)
+        ended = self._end_running(number)
+        self._waiting_pause = _WaitingPause(False, level, ended, [future])
         self._look_at_pause()
         return future
 

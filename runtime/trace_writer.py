@@ -27,8 +27,9 @@ class TraceWriter:
 
     def __init__(self, path: str | Path, clock: Callable[[], float]) -> None:
         """Raises OSError when the file cannot be written."""
-        # Open until `close`: the trace spans many calls.
-        self._file: IO[str] = Path(path).open("w", encoding="utf-8")  # noqa: SIM115
+        # Open until `close`: the trace spans many calls. What is in the file stays: it may be the
+        # trace of a process that crashed and was started again by the same command.
+        self._file: IO[str] = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
         self._clock = clock
         self._sequence = 0
         # Traces that are replayed together are told apart by it.

@@ -54,7 +54,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
     else:
         text = body.prompt or ""
     special = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-    tokens = await front.call(lambda: front.tokenizer.encode(text, special).tolist())
+    tokens = await front.encode(text, special)
     strings = None
     if body.return_token_strs:
         strings = [front.tokenizer.backend.id_to_token(token) for token in tokens]
@@ -71,6 +71,9 @@ async def detokenize(body: DetokenizeBody, request: Request) -> dict[str, str]:
     """The text of tokens."""
     front = front_of(request)
     check_model(front, body.model)
+    most = front.config.max_model_len
+    if len(body.tokens) > most:
+        raise ApiError(400, f"tokens: at most {most}, the model's context", param="tokens")
     front.check_tokens(body.tokens, "tokens")
     text = await front.call(front.tokenizer.decode, body.tokens, False)
     return {"prompt": text}

@@ -11,7 +11,8 @@ import asyncio
 import secrets
 from typing import Any
 
-from ..api import FinishReason, RequestOutput
+from ...statemachine.errors import RefusedError
+from ..api import FinishReason, RequestOutput, SessionError
 from .errors import ApiError, unavailable
 from .fields import ChunkMessage, OpenMessage
 from .front import Front
@@ -78,8 +79,12 @@ class Session:
                 await self._front.call(
                     self._front.engine.add_chunk, self.request_id, tokens, params
                 )
-            except BaseException:
+            except BaseException as error:
                 del self._limits[turn]
+                if isinstance(error, SessionError) and isinstance(error.__cause__, RefusedError):
+                    # A client knows its session's name, not the engine's id of it.
+                    why = f"the chunk was refused: {error.__cause__.why}"
+                    raise ApiError(409, why, param="prompt") from error
                 raise
             self._turns_asked += 1
         self.add({"type": "taken", "turn": turn})

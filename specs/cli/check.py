@@ -23,7 +23,7 @@ from ..report import details, page, sarif
 from ..symbolic import SymbolicError
 from . import exits
 from .mutants import Sampling, mutation_score, print_score
-from .paths import writable
+from .paths import writable, writable_folder
 
 if TYPE_CHECKING:
     from ..suggest import Suggestion
@@ -68,7 +68,9 @@ def command(
     ] = Solver.Z3,
     smt2: Annotated[
         Path | None,
-        typer.Option(help="Write every condition into this folder, as SMT-LIB 2.", file_okay=False),
+        typer.Option(
+            callback=writable_folder, help="Write every condition into this folder, as SMT-LIB 2."
+        ),
     ] = None,
     suggests: Annotated[
         bool,
@@ -85,7 +87,7 @@ def command(
         ),
     ] = False,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="With --mutants: so many of them only.")
+        int | None, typer.Option(min=1, help="With --mutants: only this many of them.")
     ] = None,
     seed: Annotated[int, typer.Option(help="With --sample: which of them.")] = 0,
     jobs: Annotated[
@@ -102,6 +104,10 @@ def command(
 
     Exit 0 proved, 1 a mutant survives, 2 refuted, 3 undecided, 4 vacuous, 5 solvers disagree.
     """
+    if not score_mutants and (sample is not None or seed or jobs != 1):
+        raise typer.BadParameter("--sample, --seed and --jobs say how to look at --mutants")
+    if explained is not None and as_json:
+        raise typer.BadParameter("--explain prints formulas for people, not as --json")
     console = Console()
     try:
         if explained is not None:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from ..conform import Verdict, conform
 from ..conform.replay import read_lines
@@ -38,7 +39,7 @@ def command(
         _print(verdict, rows)
     if junit is not None:
         _write_junit(verdict, junit)
-    if verdict.departure is not None and not (nothing and _unreadable(verdict)):
+    if verdict.departure is not None and not _no_trace(verdict):
         return exits.REFUTED
     return exits.USAGE if nothing else exits.OK
 
@@ -50,9 +51,10 @@ def _with_progress(files: list[Path], progress: Progress) -> Iterator[tuple[Path
         yield path, number, text
 
 
-def _unreadable(verdict: Verdict) -> bool:
-    """The very first line is no transition: this is not a trace."""
-    return verdict.departure is not None and verdict.departure.event == ""
+def _no_trace(verdict: Verdict) -> bool:
+    """The very first line is no transition: whatever the file is, it is not a trace."""
+    found = verdict.departure
+    return found is not None and verdict.matched == 0 and found.event == ""
 
 
 def _as_dict(verdict: Verdict) -> dict[str, object]:
@@ -69,15 +71,22 @@ def _as_dict(verdict: Verdict) -> dict[str, object]:
 
 
 def _print(verdict: Verdict, rows: bool) -> None:
-    console = Console()
+    # What stands in a trace is no markup (":100:" is an emoji of rich), and one message is a line.
+    console = Console(emoji=False, soft_wrap=True, highlight=False)
     found = verdict.departure
-    if found is not None:
-        console.print(f"[red]departs[/] at {found.file}:{found.line}: {found.what}")
+    if _no_trace(verdict):
+        assert found is not None
+        console.print(
+            "[red]nothing matched[/]:",
+            Text(f"{found.file} is no trace: line {found.line}: {found.what}"),
+        )
+    elif found is not None:
+        console.print("[red]departs[/] at", Text(f"{found.file}:{found.line}: {found.what}"))
         if found.event:
-            console.print(f"  subject {found.subject!r}, event {found.event}")
-            console.print(f"  legal there: {', '.join(found.legal) or 'nothing'}")
+            console.print(Text(f"  subject {found.subject!r}, event {found.event}"))
+            console.print(Text(f"  legal there: {', '.join(found.legal) or 'nothing'}"))
         if found.conjunct:
-            console.print(f"  what decided: {found.conjunct}")
+            console.print(Text(f"  what decided: {found.conjunct}"))
     elif verdict.matched == 0:
         console.print("[red]nothing matched[/]: the files hold no transition")
     else:

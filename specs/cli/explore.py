@@ -18,6 +18,7 @@ from ..explore.search import Progress as SearchProgress
 from . import exits
 from . import instances as options
 from .instances import DEFAULTS, instance_of
+from .paths import writable_folder
 from .small_scope import DEFAULT_DEPTH, small_scope
 
 
@@ -49,7 +50,10 @@ def command(
         bool, typer.Option("--agree", help="Count again by a plain Python search and by Spin.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write each counterexample here: text, picture, pytest.")
+        Path | None,
+        typer.Option(
+            callback=writable_folder, help="Write each counterexample here: text, picture, pytest."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:

@@ -11,10 +11,14 @@ from ..explore.promela import promela
 from . import exits
 from . import instances as options
 from .instances import DEFAULTS, instance_of
+from .paths import writable
 
 
 def command(
-    to: Annotated[Path, typer.Option("--promela", help="Write a Promela model for Spin here.")],
+    to: Annotated[
+        Path,
+        typer.Option("--promela", callback=writable, help="Write a Promela model for Spin here."),
+    ],
     requests: options.Requests = DEFAULTS.requests,
     blocks: options.Blocks = DEFAULTS.blocks,
     transfers: options.Transfers = DEFAULTS.transfers,

@@ -13,7 +13,7 @@ from ..fuzz.campaign import Budget, Report, search
 from ..fuzz.rules import RULES
 from ..fuzz.targets import KNOWN, UnknownTargetError, load
 from . import exits
-from .paths import writable
+from .paths import writable, writable_folder
 
 
 def command(
@@ -32,7 +32,8 @@ def command(
         bool, typer.Option(help="Also lose and repeat transfers' signals, in some of the runs.")
     ] = True,
     out: Annotated[
-        Path, typer.Option(file_okay=False, help="Where the pytests of the findings go.")
+        Path,
+        typer.Option(callback=writable_folder, help="Where the pytests of the findings go."),
     ] = Path("kvproof-findings"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     junit: Annotated[

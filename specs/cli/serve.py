@@ -122,6 +122,7 @@ def command(
             err=True,
         )
         return exits.FAILED
+    typer.echo(f"loading {model}", err=True)
     try:
         options = EngineOptions(
             dtype=dtype,

@@ -71,3 +71,17 @@ def test_make_says_what_is_missing_where_there_is_no_new_python(
     assert run.returncode != 0
     assert "needs Python 3.11 or newer" in run.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+def test_make_says_so_when_the_named_python_is_not_there(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    run = subprocess.run(
+        ["make", "PYTHON=no-such-python", "test"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode != 0
+    assert "there is no program no-such-python" in run.stderr

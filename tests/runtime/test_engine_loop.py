@@ -99,7 +99,7 @@ def test_calls_on_the_engine_are_answered(loop: Fixture) -> None:
     assert loop.engine.is_paused()
     assert not loop.engine.reset_prefix_cache()
     assert loop.engine.reset_prefix_cache(True)
-    assert loop.engine.sleep().success
+    assert loop.engine.sleep(mode="keep").success
     assert loop.engine.is_sleeping()
     assert loop.engine.weights_changed().success
     assert loop.engine.wake().success
@@ -218,6 +218,9 @@ def test_a_trace_can_be_read_back_and_has_no_tokens(loop: Fixture, tmp_path: Pat
     text = path.read_text()
     lines = [parse_transition(line) for line in text.splitlines()]
     assert "424242" not in text
+    loop.engine.trace(path)  # as a process does that is started again after a crash
+    loop.engine.trace(None)
+    assert path.read_text() == text
     events = [line.event for line in lines if line.machine == "request"]
     assert events[:4] == ["add", "admit", "launch", "launch"]
     assert events.count("output") == 6

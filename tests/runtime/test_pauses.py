@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from kvproof.runtime.api import EngineClosedError, FinishReason, RejectedCallError
+from kvproof.runtime.core import EngineCore
 from kvproof.runtime.fake import expected_tokens
 from kvproof.runtime.transfers.testing import Fault
 
@@ -92,6 +96,18 @@ def test_abort_ends_what_runs_and_keeps_what_waits(depth: int) -> None:
     bench.core.resume()
     bench.run()
     bench.assert_undisturbed("c", [12] * 4, 4)
+
+
+@pytest.mark.parametrize("call", [lambda core: core.pause("abort"), lambda core: core.sleep(1)])
+def test_abort_after_keep_ends_what_was_kept(call: Callable[[EngineCore], Any]) -> None:
+    bench = started()
+    bench.run(bench.core.pause("keep").done)
+    answer = call(bench.core)
+    bench.run(answer.done)
+    assert answer.result().success
+    assert set(answer.result().ended) == {"a", "b"}
+    assert bench.clients["a"].finish is FinishReason.ABORT
+    assert bench.core.holds() == []
 
 
 def test_a_pause_does_not_wait_for_parked_sessions() -> None:

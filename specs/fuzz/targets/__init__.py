@@ -27,8 +27,8 @@ def load(name: str) -> type[Target]:
     Raises UnknownTargetError when the name leads to no Target, and ModuleNotFoundError when the
     target's own dependencies are missing.
     """
-    module_name, colon, class_name = KNOWN.get(name, name).partition(":")
-    if not colon:
+    module_name, _, class_name = KNOWN.get(name, name).partition(":")
+    if not (module_name and class_name):
         raise UnknownTargetError(
             f"{name} is no target: use one of {', '.join(KNOWN)}, or module:Class"
         )

@@ -221,3 +221,17 @@ def test_version_load_models_and_tokens(served):
         assert back == {"prompt": "añb"}
         assert client.post("/detokenize", json={"tokens": [9999]}).status_code == 400
         assert client.post("/tokenize", json={}).status_code == 400
+
+
+def test_what_is_longer_than_the_context_is_refused_before_it_is_tokenised(served):
+    served.tokenizer.encode = None  # whoever asks it fails
+    long = "x" * (1 << 20)
+    talk = {"messages": [{"role": "user", "content": long}]}
+    with served.client() as client:
+        for body in ({"prompt": long}, talk):
+            answer = client.post("/tokenize", json=body)
+            assert answer.status_code == 400
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+        answer = client.post("/detokenize", json={"tokens": [1] * (1 << 17)})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "tokens"

@@ -152,6 +152,28 @@ def test_the_command_line_says_conforms_departs_or_nothing_matched(
     assert main(["conform", str(tmp_path / "missing")]) == exits.USAGE
 
 
+def test_what_is_printed_is_what_stands_in_the_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = TraceMaker(seed=9).walk(200)
+    del lines[99]
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(lines) + "\n")
+    assert main(["conform", str(trace)]) == exits.REFUTED
+    assert f"departs at {trace}:100: " in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_trace_is_said_to_be_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("once upon a time\n")
+    assert main(["conform", str(text)]) == exits.USAGE
+    told = capsys.readouterr().out
+    assert f"nothing matched: {text} is no trace: line 1: not JSON" in told
+    assert "departs" not in told
+
+
 def test_the_walks_that_these_tests_use_visit_every_machine() -> None:
     machines = {json.loads(line)["machine"] for line in TraceMaker(seed=10).walk(300)}
     assert machines == {"request", "transfer", "engine"}
