@@ -38,7 +38,7 @@ async def chat_completions(body: ChatBody, request: Request) -> Response:
             f"{name}-0",
             prompt,
             params,
-            priority=body.priority,
+            priority=body.priority or 0,
             salt=tenant.salt(body.cache_salt),
         )
         stack.callback(generation.leave)

@@ -42,7 +42,7 @@ async def completions(body: CompletionBody, request: Request) -> Response:
                 f"{name}-{index}",
                 prompt,
                 params,
-                priority=body.priority,
+                priority=body.priority or 0,
                 salt=tenant.salt(body.cache_salt),
             )
             stack.callback(generation.leave)

@@ -113,7 +113,7 @@ class GenerationBody(Body):
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1, le=_INT32)
-    min_tokens: int = Field(0, ge=0, le=_INT32)
+    min_tokens: int | None = Field(0, ge=0, le=_INT32)
     temperature: float | None = Field(None, ge=0, le=100)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=_INT32)
@@ -126,10 +126,10 @@ class GenerationBody(Body):
         | None
     ) = None
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] | None = None
-    ignore_eos: bool = False
+    ignore_eos: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    priority: int = Field(0, ge=-_INT32, le=_INT32)
+    priority: int | None = Field(0, ge=-_INT32, le=_INT32)
     cache_salt: Text | None = Field(None, min_length=1, max_length=256)
     request_id: str | None = Field(None, pattern=r"^[A-Za-z0-9._:-]{1,64}$")
     add_special_tokens: bool = True
@@ -143,7 +143,7 @@ class GenerationBody(Body):
 
         return SamplingParams(
             max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
+            min_tokens=given(self.min_tokens, 0),
             temperature=float(given(self.temperature, 1.0)),
             top_k=given(self.top_k, 0),
             top_p=float(given(self.top_p, 1.0)),
@@ -152,7 +152,7 @@ class GenerationBody(Body):
             seed=self.seed,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
             stop_token_ids=tuple(self.stop_token_ids or ()),
-            ignore_eos=self.ignore_eos,
+            ignore_eos=bool(self.ignore_eos),
             logprobs=logprobs,
         )
 

@@ -52,6 +52,9 @@ async def _serve(line: _Line, known: Sessions) -> None:
                 resume = _parsed(ResumeMessage, first)
                 session = known.find(tenant, resume.session)
                 cursor = resume.after + 1
+                if cursor > len(session.events):
+                    last = len(session.events) - 1
+                    raise ApiError(400, f"after: the last event is number {last}", param="after")
             case "open":
                 message = _parsed(OpenMessage, first)
                 check_model(front, message.model)

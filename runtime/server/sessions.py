@@ -167,7 +167,7 @@ class Sessions:
                 session.request_id,
                 tokens,
                 params,
-                priority=message.priority,
+                priority=message.priority or 0,
                 resumable=True,
                 salt=tenant.salt(message.cache_salt),
                 on_output=session.stream.put,

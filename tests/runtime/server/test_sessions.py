@@ -169,6 +169,17 @@ def test_a_wrong_message_changes_nothing_and_leaves_the_socket_open(line, messag
         assert until(one, "turn")[-1]["turn"] == 1
 
 
+def test_an_event_that_was_never_sent_cannot_be_resumed_from(line):
+    with line() as one:
+        say(one, opening())
+        session = until(one, "turn")[0]["session"]
+        with line() as other:
+            say(other, {"type": "resume", "session": session, "after": 1000})
+            (event,) = until(other, "error")
+    assert event["error"]["param"] == "after"
+    assert "the last event is number" in event["error"]["message"]
+
+
 def test_a_message_of_an_unknown_type_is_told_which_there_are(line):
     with line() as one:
         say(one, {"type": "dance"})
