@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from kvproof.specs import cli
 
@@ -69,6 +70,7 @@ def test_results_are_uploaded_also_when_the_command_before_them_fails() -> None:
     assert all(step["if"] is True or str(step["if"]).startswith("always()") for step in kept)
 
 
+@pytest.mark.long
 def test_the_fuzz_job_remembers_what_failed_in_ci(tmp_path: Path) -> None:
     """Its own command, on a faulty copy of the engine of docs/fuzzing.md, as CI runs it."""
     (command,) = commands("pytest")

@@ -49,7 +49,10 @@ def test_a_fault_in_the_documented_engine_is_found(
     assert report.findings
 
 
-@pytest.mark.parametrize("ci", [False, True], ids=["at-a-desk", "in-ci"])
+@pytest.mark.parametrize(
+    "ci",
+    [pytest.param(False, marks=pytest.mark.long, id="at-a-desk"), pytest.param(True, id="in-ci")],
+)
 def test_stateful_test_fails_on_a_broken_engine_and_says_what_happened(
     tmp_path: Path, ci: bool
 ) -> None:

@@ -18,8 +18,10 @@ from .test_documented_target import ABORT_RAISES, FREES_TWICE, LOSES_VICTIM
     ("name", "change", "says"),
     [
         ("written_twice", FREES_TWICE, "AssertionError: assert"),
-        ("written_victim", LOSES_VICTIM, "AssertionError: assert"),
-        ("written_abort", ABORT_RAISES, "ValueError"),
+        pytest.param(
+            "written_victim", LOSES_VICTIM, "AssertionError: assert", marks=pytest.mark.long
+        ),
+        pytest.param("written_abort", ABORT_RAISES, "ValueError", marks=pytest.mark.long),
     ],
 )
 def test_a_written_test_fails_without_kvproof(
