@@ -242,7 +242,9 @@ class Oracle:
         self, before: Snapshot, operation: Operation, answer: ResetAnswer, now: Snapshot
     ) -> Iterator[Violation]:
         running, connector = operation.arguments
-        open_before = [t for t in before.transfers if t.open]
+        open_ = [t for t in before.transfers if t.open]
+        if before.steps_in_flight and operation.name in self.settles_first:
+            open_ += [t for t in now.transfers if t.open]  # the steps may have started some
         if answer.done:
             cached = [b for b in now.blocks if b.cached_as is not None]
             if cached:
@@ -272,21 +274,17 @@ class Oracle:
                 "now == before",
             )
         if Promise.REFUSED_RESET_NAMES_HOLDERS in self.promises:
-            known = {r.id for r in now.requests} | {t.id for t in now.transfers}
-            known |= {h.owner for h in before.holds}
-            unknown = [h for h in answer.holders if h not in known]
-            if unknown or not answer.holders:
+            holding = {hold.owner for hold in (*before.holds, *now.holds)}
+            if not answer.holders or not holding.issuperset(answer.holders):
                 yield Violation(
                     "refused-reset-names-holders",
                     "reset",
-                    f"the reset was refused because of {answer.holders or 'nobody'}",
-                    "answer.done or answer.holders",
+                    f"the reset was refused because of {answer.holders or 'nobody'}; "
+                    f"blocks are held by {sorted(holding) or 'nobody'}",
+                    "answer.done or answer.holders != () and set(answer.holders) <= "
+                    "{hold.owner for hold in (*before.holds, *now.holds)}",
                 )
-        if (
-            running
-            and not open_before
-            and Promise.FORCED_RESET_WAITS_FOR_TRANSFERS_ONLY in self.promises
-        ):
+        if running and not open_ and Promise.FORCED_RESET_WAITS_FOR_TRANSFERS_ONLY in self.promises:
             yield Violation(
                 "forced-reset-waits-for-transfers",
                 "reset",
@@ -358,8 +356,11 @@ def first_holder(now: Snapshot) -> str:
 
 
 def _expected(client: Client) -> tuple[int, ...]:
+    """All that may have been delivered by now, and the next token if there is one."""
     from .target import next_token
 
+    if client.turn_is_over() and not client.chunks:
+        return tuple(client.delivered)
     return (*client.delivered, next_token(client.tokens, client.request.stop_every))
 
 

@@ -16,7 +16,6 @@ from .target import Promise, Snapshot
 #: Every rule, in words: what the report and the generated tests say of a broken one.
 RULES = {
     "no-exception": "No internal exception escapes from a legal call.",
-    "no-endless-call": "Every call returns.",
     "counts-are-holders": "A block's reference count is the number of holds that cover it.",
     "free-or-held": "Each block is either free or held, never both, never neither.",
     "touched-is-held": "What may still touch a block has a hold on it.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvproof.specs.fuzz.target import Target
-from kvproof.statemachine import EngineEvent, RefusedError, RequestEvent
+from kvproof.statemachine import EndsBy, EngineEvent, RefusedError, RequestEvent
 from kvproof.statemachine.states import (
     FAILED,
     LIVE,
@@ -102,6 +102,17 @@ class ResetNamesNobody(ObservedEngine):
     def reset(self, force: bool = False, connector: bool = False, wait: float = 0) -> ResetAnswer:
         answer = super().reset(force, connector, wait)
         return ResetAnswer(answer.success, answer.tiers)
+
+
+@seeded("refused-reset-names-holders")
+class ResetNamesBystanders(ObservedEngine):
+    """A refused reset names everybody who is live, whether they hold blocks or not."""
+
+    def refusing(self, force: bool) -> list[Holder]:
+        refusing = super().refusing(force)
+        named = {holder.owner for holder in refusing}
+        others = [r for r in self.live() if refusing and r.id not in named]
+        return [*refusing, *(Holder("REQUEST", r.id, EndsBy.ITSELF, True) for r in others)]
 
 
 @seeded("reset-clears-tiers", connector="tier")
@@ -214,6 +225,33 @@ class DoubleFree(ObservedEngine):
     """A shared block is freed twice when one of its holders ends."""
 
     pool_class = FreesTwice
+
+
+class PreemptsTransfers(Pool):
+    def request_holds(
+        self,
+        commands: int,
+        owner: Owner,
+        table: Sequence[int],
+        taken: Sequence[int],
+        fresh: Collection[int],
+        kept: int,
+        newest_step: int,
+    ) -> list[int]:
+        left = super().request_holds(commands, owner, table, taken, fresh, kept, newest_step)
+        gone = set(table) - set(left)
+        for (_, block), held in self.held.items():
+            if block in gone and held.by_transfer:
+                held.by_transfer = 0
+                self.facts[block].count -= 1
+        return left
+
+
+@seeded("touched-is-held", connector="tier")
+class PreemptedUnderTransfer(ObservedEngine):
+    """A request that lets go takes the holds of its jobs in flight with it."""
+
+    pool_class = PreemptsTransfers
 
 
 # --- signals -------------------------------------------------------------------------------------
@@ -351,6 +389,16 @@ class RefusedChunkQueued(ObservedEngine):
             raise
 
 
+@seeded("counters")
+class ChunkCountedTwice(ObservedEngine):
+    """A chunk that is queued is counted twice."""
+
+    def chunk(self, request_id: str, tokens: Sequence[int], max_tokens: int = 4) -> None:
+        super().chunk(request_id, tokens, max_tokens)
+        request = self.known(request_id)
+        request.facts.queued_chunks += bool(request.chunks)
+
+
 # --- loads and tiers -----------------------------------------------------------------------------
 
 
@@ -405,6 +453,17 @@ class StoredUnderAnotherHash(ObservedEngine):
 
 
 # --- pause and sleep -----------------------------------------------------------------------------
+
+
+@seeded("failed-call-changes-nothing")
+class PauseHalfHappens(ObservedEngine):
+    """A pause that fails, because a session is parked, leaves the engine paused."""
+
+    def pause(self, mode: str = "keep") -> bool:
+        went = super().pause(mode)
+        if self.in_state(WAITING_FOR_STREAMING_REQ):
+            raise RuntimeError("a parked session holds blocks")
+        return went
 
 
 @seeded("failed-call-changes-nothing", connector="tier")
