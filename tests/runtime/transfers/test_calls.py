@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvproof.runtime.api import FinishReason
 from kvproof.runtime.transfers import Fault
 
+from .engine_harness import EngineHarness
 from .scenarios import (
     HOLD,
     LONGER,
@@ -17,20 +18,42 @@ from .scenarios import (
 )
 
 
-def test_who_is_preempted_and_resumed_in_one_turn_with_jobs_in_flight_is_right(
-    engine: Engine,
-) -> None:
-    h = engine(blocks=16)
+def preempted_with_a_store_in_flight(h: EngineHarness, launched: bool) -> None:
+    """A request whose store has not ended is preempted, while a step of it is launched or not."""
     h.connector.choose = lambda _transfer, is_load, _blocks: Fault(late=2, hold=not is_load)
     h.add("runs", PROMPT, 12)
     h.run(lambda: len(h.told["runs"].tokens) >= 3)
+    if launched:
+        h.core.tick()
+        assert h.core.launch_step()
     assert h.stores
-    h.core.tick()
-    h.core.launch_step()
     lifecycle = h.core.lifecycle
     row = lifecycle.row_of("runs")
     assert row is not None
     assert lifecycle.preempt(row, forced=True).went
+    assert h.state("runs") == "PREEMPTED"
+
+
+def test_who_is_preempted_and_resumed_in_one_step_with_jobs_in_flight_is_right(
+    engine: Engine,
+) -> None:
+    h = engine(blocks=16)
+    preempted_with_a_store_in_flight(h, launched=False)
+    h.core.tick()
+    assert h.core.launch_step()
+    assert h.state("runs") == "RUNNING"
+    assert h.stores
+    h.run(lambda: bool(h.connector.release()) or h.told["runs"].finish is not None)
+    assert_right(h, "runs", 12)
+    h.connector.choose = None
+    end_clean(h)
+
+
+def test_who_is_preempted_under_a_launched_step_with_jobs_in_flight_comes_back_right(
+    engine: Engine,
+) -> None:
+    h = engine(blocks=16)
+    preempted_with_a_store_in_flight(h, launched=True)
     h.connector.release()
     h.turn()  # its step is processed
     h.turn()
