@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
 from kvproof.runtime.model.checkpoint import expected_shapes
 from kvproof.runtime.model.errors import ModelError, ModelFileError, UnsupportedModelError
 from kvproof.runtime.model.gguf_file import GGUFCheckpoint
+from kvproof.runtime.model.gguf_reader import GGUFFile
 from kvproof.runtime.model.huggingface import HuggingFaceCheckpoint
 from kvproof.runtime.model.load import load_model, open_checkpoint
 from safetensors.torch import load_file, save_file
@@ -63,6 +65,46 @@ def test_a_quantised_gguf_file_is_near_its_original(
     with torch.inference_mode():
         theirs = model(torch.from_numpy(prompt).long()[None]).logits[0]
     assert torch.nn.functional.cosine_similarity(ours, theirs).min() > 0.99
+
+
+def can_be_dequantised(kind: gguf.GGMLQuantizationType) -> bool:
+    """Whether the `gguf` package says so."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    try:
+        return gguf.dequantize(np.zeros((1, size), np.uint8), kind).shape == (1, block)
+    except NotImplementedError:
+        return False
+
+
+@pytest.mark.parametrize("kind", gguf.GGMLQuantizationType, ids=lambda kind: kind.name)
+def test_a_tensor_of_each_type_that_gguf_dequantises_is_read_and_any_other_refused_by_name(
+    tmp_path: Path, kind: gguf.GGMLQuantizationType
+) -> None:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    # Small bytes: as a scale of any type they are no infinity.
+    raw = np.random.default_rng(1).integers(0, 60, (6, 3 * size), dtype=np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
+    writer.add_tensor("before", np.ones(5, np.float32))
+    writer.add_tensor("one", raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GGUFFile(tmp_path / "one.gguf")
+    if can_be_dequantised(kind):
+        values = file.values("one")
+        assert values.shape == (6, 3 * block)
+        assert values.any()
+        np.testing.assert_array_equal(values, gguf.dequantize(raw, kind))
+    else:
+        with pytest.raises(ModelFileError, match=f"one has type {kind.name}"):
+            file.values("one")
+    file.close()
+
+
+def test_the_common_gguf_types_are_among_those() -> None:
+    common = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+    assert all(can_be_dequantised(gguf.GGMLQuantizationType[name]) for name in common)
 
 
 def test_rope_factors_of_a_gguf_file_scale_like_the_config(
