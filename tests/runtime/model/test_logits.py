@@ -14,8 +14,10 @@ from kvproof.runtime.model.attention import (
     BatchedAttention,
     NativeAttention,
     PerRequestAttention,
+    _sequence,
 )
 from kvproof.runtime.model.native import native
+from kvproof.runtime.model.step import layout
 
 from . import tiny
 from .paged import Backend, Paged
@@ -127,6 +129,18 @@ def test_requests_of_one_batch_do_not_see_each_other(
     for name, pieces in got.items():
         expected = reference(references["llama"], texts[name][: at[name]])
         assert_close(torch.cat(pieces), expected)
+
+
+def test_a_table_that_is_one_run_of_blocks_is_read_in_place_and_any_other_gathered() -> None:
+    tables = np.array([[3, 4, 5, -1], [3, 5, 4, -1]], np.int32)
+    starts, counts = np.array([8, 8], np.int32), np.array([1, 1], np.int32)
+    where = layout(starts, counts, tables, 4, torch.device("cpu"))
+    slots = torch.randn(2, 40, 2, 8)
+    run, other = (_sequence(where, index, 4)(slots) for index in (0, 1))
+    assert run.untyped_storage().data_ptr() == slots.untyped_storage().data_ptr()
+    assert torch.equal(run, slots[:, 12:21].transpose(1, 2))
+    assert other.untyped_storage().data_ptr() != slots.untyped_storage().data_ptr()
+    assert torch.equal(other, slots[:, [*range(12, 16), *range(20, 24), 16]].transpose(1, 2))
 
 
 def test_a_wrong_rotation_is_noticed(references: Models, directories: Directories) -> None:

