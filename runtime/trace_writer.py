@@ -7,6 +7,7 @@ request and step, so a line is put together from texts, as `Transition.to_json` 
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,8 @@ class TraceWriter:
         # Open until `close`: the trace spans many calls. What is in the file stays: it may be the
         # trace of a process that crashed and was started again by the same command.
         self._file: IO[str] = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
+        if _ends_within_a_line(Path(path)):
+            self._file.write("\n")
         self._clock = clock
         self._sequence = 0
         # Traces that are replayed together are told apart by it.
@@ -55,6 +58,15 @@ class TraceWriter:
     def close(self) -> None:
         """The trace is complete."""
         self._file.close()
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Whether the file has a last line without its end: what a process that crashed leaves."""
+    if not path.is_file() or not path.stat().st_size:
+        return False  # a pipe cannot be read, and needs no look
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _in_words(machine: str, event: int, code: int, source: int, dest: int) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 from .errors import LifecycleError
 
 TRACE_VERSION = 1
+#: How the message begins for a line that is no JSON at all, as what is left of half a line.
+NOT_JSON = "not JSON"
 
 
 class TraceFormatError(LifecycleError):
@@ -68,7 +70,7 @@ def parse_transition(line: str) -> Transition:
     try:
         raw: Any = json.loads(line)
     except json.JSONDecodeError as error:
-        raise TraceFormatError(f"not JSON: {error}") from error
+        raise TraceFormatError(f"{NOT_JSON}: {error}") from error
     if not isinstance(raw, dict):
         raise TraceFormatError("not a JSON object")
     if raw.get("v") != TRACE_VERSION:

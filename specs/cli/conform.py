@@ -62,6 +62,7 @@ def _as_dict(verdict: Verdict) -> dict[str, object]:
         "lines": verdict.lines,
         "matched": verdict.matched,
         "subjects": verdict.subjects,
+        "cut_off": list(verdict.cut_off),
         "departure": verdict.departure.as_dict() if verdict.departure else None,
         "unused_rows": [
             {"machine": machine, "row": number, "event": row.trigger.name.lower(), "why": row.why}
@@ -93,6 +94,8 @@ def _print(verdict: Verdict, rows: bool) -> None:
         console.print(
             f"[green]conforms[/]: {verdict.matched} transitions of {verdict.subjects} subjects"
         )
+    for place in verdict.cut_off:
+        console.print(Text(f"passed over: {place}, the half of a line (its writer died?)"))
     unused = verdict.unused_rows()
     total = len(unused) + sum(len(used) for used in verdict.used_rows.values())
     console.print(f"{total - len(unused)} of {total} rows of the tables were used")

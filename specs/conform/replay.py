@@ -31,7 +31,7 @@ from ...statemachine.facts import (
 )
 from ...statemachine.request import REQUEST
 from ...statemachine.table import Row
-from ...statemachine.trace import TraceFormatError, Transition, parse_transition
+from ...statemachine.trace import NOT_JSON, TraceFormatError, Transition, parse_transition
 from ...statemachine.transfer import TRANSFER
 
 
@@ -87,6 +87,7 @@ class Verdict:
     subjects: int
     departure: Departure | None
     used_rows: dict[str, Counter[int]]  # machine -> how often each row decided
+    cut_off: tuple[str, ...] = ()  # file:line of what a writer that died left of its last line
 
     def unused_rows(self) -> list[tuple[str, int, Row]]:
         """The rows of the tables that the trace never used."""
@@ -279,25 +280,58 @@ def read_lines(paths: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
 def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None) -> Verdict:
     """Replay lines (file, number, text) until the first departure or the end.
 
+    A writer that dies leaves half a line. It is passed over, and named in the verdict, where
+    nothing of that trace can follow: at the end of the file, or before another trace begins.
+
     `replay`: what earlier lines left, which is moved on; None: these are the first.
     """
     replay = Replay() if replay is None else replay
     read = matched = 0
-    departure = None
+    departure: Departure | None = None
+    half: Departure | None = None  # a line of which only the beginning may have been written
+    ended = True  # whether that line has an end
+    whole: Path | None = None  # the file whose line before this one was a transition
+    cut_off: list[str] = []
     for path, number, text in lines:
         read += 1
-        line = None
-        try:
-            line = parse_transition(text)
-            replay.step(line)
-        except TraceFormatError as error:
-            departure = Departure(str(path), number, str(error))
-        except _DepartureError as error:
-            departure = _departure(path, number, line, error)
+        traces = len(replay.sequences)
+        departure = _replayed(replay, path, number, text)
+        if half is not None:
+            begins = len(replay.sequences) > traces
+            if (half.file == str(path) and not begins) or (half.file != str(path) and ended):
+                departure = half
+                break
+            cut_off.append(f"{half.file}:{half.line}")
+            half = None
+        if departure is not None and departure.what.startswith(NOT_JSON) and path == whole:
+            half, departure, whole = departure, None, None
+            ended = text.endswith("\n")
+            continue
         if departure is not None:
             break
         matched += 1
-    return Verdict(read, matched, replay.subjects, departure, replay.used_rows)
+        whole = path
+    else:
+        if half is not None and ended:
+            departure = half
+        elif half is not None:
+            cut_off.append(f"{half.file}:{half.line}")
+    return Verdict(read, matched, replay.subjects, departure, replay.used_rows, tuple(cut_off))
+
+
+def _replayed(
+    replay: Replay, path: Path, number: int, text: str
+) -> Departure | None:
+    """Where the line departs, if it does."""
+    line = None
+    try:
+        line = parse_transition(text)
+        replay.step(line)
+    except TraceFormatError as error:
+        return Departure(str(path), number, str(error))
+    except _DepartureError as error:
+        return _departure(path, number, line, error)
+    return None
 
 
 def _departure(

@@ -87,3 +87,18 @@ def test_a_trace_that_cannot_be_written_is_refused_and_the_engine_goes_on(
     with pytest.raises(OSError, match="nowhere"):
         engine.trace(tmp_path / "nowhere" / "trace.jsonl")
     assert len(engine.generate("he", GREEDY)[0].tokens) == 6
+
+
+def test_a_trace_goes_on_behind_the_half_line_of_a_process_that_was_killed(
+    make_engine: MakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    for _ in range(2):
+        engine = make_engine()
+        engine.trace(path)
+        engine.generate(["hello"], GREEDY)
+        engine.shutdown()
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-20])
+    assert cli.main(["conform", "--json", str(path)]) == exits.OK
+    assert len(json.loads(capsys.readouterr().out)["cut_off"]) == 2

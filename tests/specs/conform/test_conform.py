@@ -127,6 +127,43 @@ def test_a_line_that_is_no_transition_is_named(text: str, words: str) -> None:
     assert words in departure.what
 
 
+def test_half_a_line_at_the_end_of_a_file_is_passed_over_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What an engine that was killed leaves: just the trace one wants to look at."""
+    lines = TraceMaker(seed=9).walk(100)
+    crashed, after = tmp_path / "crashed.jsonl", tmp_path / "after.jsonl"
+    crashed.write_text("\n".join(lines[:60]) + "\n" + lines[60][:40])
+    after.write_text("\n".join(TraceMaker(seed=10, name="again").walk(20)) + "\n")
+    assert main(["conform", str(crashed), str(after)]) == exits.OK
+    assert f"passed over: {crashed}:61, the half of a line" in capsys.readouterr().out
+    assert main(["conform", str(crashed), "--json"]) == exits.OK
+    assert json.loads(capsys.readouterr().out)["cut_off"] == [f"{crashed}:61"]
+
+
+@pytest.mark.parametrize(
+    ("follows", "passes"), [("another trace", True), ("the same trace", False), ("no line", False)]
+)
+def test_half_a_line_that_was_ended_is_passed_over_before_another_trace_alone(
+    follows: str, passes: bool
+) -> None:
+    lines = TraceMaker(seed=9).walk(100)
+    following = {
+        "another trace": TraceMaker(seed=10, name="again").walk(20),
+        "the same trace": lines[60:],
+        "no line": [],
+    }[follows]
+    verdict = replay([*lines[:60], lines[60][:40] + "\n", *following])
+    assert (verdict.departure is None) == passes
+    if passes:
+        assert verdict.matched == 80
+        assert len(verdict.cut_off) == 1
+    else:
+        assert verdict.departure is not None
+        assert verdict.departure.line == 61
+        assert "not JSON" in verdict.departure.what
+
+
 def test_unknown_machines_events_and_fields_depart() -> None:
     lines = TraceMaker(seed=8).walk(5)
     for field in ({"machine": "car"}, {"event": "fly"}, {"ask": {"wings": 2}}):
