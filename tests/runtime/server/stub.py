@@ -24,6 +24,7 @@ from kvproof.runtime.api import (
     UnknownRequestError,
 )
 from kvproof.runtime.model.text import TextStream
+from kvproof.runtime.sampling_params import SamplingParams
 
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz "
 _TOKENS: list[int] = []
@@ -93,6 +94,7 @@ class StubEngine:
         self.frozen.clear()
         self.salts: dict[str, bytes] = {}
         self.priorities: dict[str, int] = {}
+        self.sampling: dict[str, SamplingParams] = {}
         self.aborted: list[str] = []
         self.paused = False
         self.asleep = False
@@ -110,6 +112,7 @@ class StubEngine:
                 raise DuplicateRequestError(f"{request_id} is live")
             self.salts[request_id] = salt
             self.priorities[request_id] = priority
+            self.sampling[request_id] = params
             self.requests[request_id] = _Request(
                 request_id, tokens, params, resumable, salt, priority, on_output
             )

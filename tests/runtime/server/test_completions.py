@@ -1,8 +1,10 @@
 """`/v1/completions` and `/v1/chat/completions`, as raw HTTP."""
 
+import dataclasses
 import json
 
 import pytest
+from kvproof.runtime.sampling_params import SamplingParams
 
 from .stub import continuation
 from .texts import TEMPLATE
@@ -151,6 +153,41 @@ def test_priority_salt_and_ids_reach_the_engine(serve):
     assert served.engine.priorities["cmpl-a-0"] == -3
     assert len({salts["cmpl-a-0"], salts["cmpl-b-0"], salts["cmpl-c-0"]}) == 3
     assert b"" not in salts.values()
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt", "logprobs"),
+    [
+        ("completions", {"prompt": "x"}, {"logprobs": 3}),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}]},
+            {"logprobs": True, "top_logprobs": 3},
+        ),
+    ],
+)
+def test_every_sampling_field_reaches_the_engine_as_it_was_sent(served, path, prompt, logprobs):
+    fields = {
+        "max_tokens": 3,
+        "min_tokens": 2,
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "seed": 11,
+        "stop": ["?!", "#"],
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+    }
+    with served.client() as client:
+        for body in (prompt | fields | logprobs, prompt | {"max_tokens": 1}):
+            assert client.post(f"/v1/{path}", json=body).status_code == 200
+    asked, plain = served.engine.sampling.values()
+    as_sent = fields | {"stop": ("?!", "#"), "stop_token_ids": (7,), "logprobs": 3}
+    assert asked == SamplingParams(**as_sent)
+    assert plain == SamplingParams(max_tokens=1)
+    assert {field.name for field in dataclasses.fields(asked)} == {"n", *as_sent}
 
 
 @pytest.mark.parametrize(

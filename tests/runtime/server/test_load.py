@@ -10,12 +10,15 @@ from .load import Load
 from .serving import Served, Servers
 from .texts import byte_tokenizer
 
+Capture = pytest.CaptureFixture[str]
 
-def run(served: Served, seconds: float, seed: int) -> None:
+
+def run(served: Served, seconds: float, seed: int, capsys: Capture) -> None:
     figures = asyncio.run(Load(served.url, seconds, seed).run())
-    sys.stdout.write(f"\n{figures}\n")
+    with capsys.disabled():
+        sys.stdout.write(f"\n{figures}\n")
     assert figures.faults == []
-    for kind in ("stream", "answer", "turn", "left", "reset", "pause", "sleep"):
+    for kind in ("stream", "answer", "turn", "left", "reset", "pause", "sleep", "abort of all"):
         assert any(done.startswith(kind) for done in figures.done), kind
     with served.client() as client:
         client.post("/abort_requests")  # parked sessions
@@ -50,10 +53,10 @@ def busy():
     servers.end()
 
 
-def test_ten_seconds_of_load_lose_nothing(busy):
-    run(busy, 10, seed=1)
+def test_ten_seconds_of_load_lose_nothing(busy, capsys):
+    run(busy, 10, seed=1, capsys=capsys)
 
 
 @pytest.mark.long
-def test_two_minutes_of_load_lose_nothing(busy):
-    run(busy, 120, seed=2)
+def test_two_minutes_of_load_lose_nothing(busy, capsys):
+    run(busy, 120, seed=2, capsys=capsys)
