@@ -36,6 +36,8 @@ def instance_of(
 ) -> Instance:
     """The instance that the options describe. BadParameter says what would be right."""
     added, removed = _features(with_), _features(without)
+    if both := ", ".join(sorted(feature.value for feature in added & removed)):
+        raise typer.BadParameter(f"{both} is both asked for and left out")
     try:
         return Instance(features=(DEFAULT_FEATURES | added) - removed, **sizes)
     except InstanceError as error:

@@ -36,6 +36,7 @@ def test_a_lasso_exits_with_2_and_is_written_down(
     ("arguments", "words"),
     [
         (["--with", "flying"], "known are loads, stores"),
+        (["--with", "lost", "--without", "lost"], "lost is both asked for and left out"),
         (["--requests", "9"], "requests is 9"),
         (["--drop", "luck"], "no assumption is named 'luck'"),
         (["--device", "abacus"], "no device 'abacus'"),
