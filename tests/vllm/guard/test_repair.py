@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kvproof.specs.fuzz.campaign import Budget, search
 from kvproof.specs.fuzz.run import replay
-from kvproof.specs.fuzz.target import NewRequest, Settings
+from kvproof.specs.fuzz.target import NewRequest, Settings, next_token
 from kvproof.specs.fuzz.targets import load
 
 from ..findings import RECORDED, Recorded
@@ -99,6 +99,40 @@ def test_a_pause_that_waits_does_not_end_while_something_runs() -> None:
     one_step(target)
     target.pause("wait")
     assert target.scheduler.get_num_unfinished_requests() == 1
+
+
+@pytest.mark.parametrize("mode", ["wait", "keep"])
+def test_a_pause_that_clears_the_cache_completes_with_a_parked_session(mode: str) -> None:
+    target = guarded(blocks=8)
+    target.add(NewRequest("s", (1, 2, 3, 4, 5), 2, session=True))
+    for _ in range(2):
+        one_step(target)
+    assert target.snapshot().holds
+    assert target.core.pause_scheduler(mode, clear_cache=True) is None
+    assert target.snapshot().mode == "PAUSED"
+    assert not target.snapshot().holds
+    target.resume()
+    target.chunk("s", (60, 61), 2)
+    while target.scheduler.get_num_unfinished_requests():
+        one_step(target)
+    delivered = target.snapshot().request("s").delivered
+    first = [next_token((1, 2, 3, 4, 5), 0), next_token((1, 2, 3, 4, 5, delivered[0]), 0)]
+    assert list(delivered[:2]) == first
+    assert len(delivered) == 4
+
+
+def test_a_pause_that_clears_the_cache_under_a_load_is_rolled_back() -> None:
+    target = guarded(blocks=4, connector="mock")
+    target.add(NewRequest("loads", (1, 2, 3, 4), 2, remote_tokens=4))
+    one_step(target)
+    with pytest.raises(RuntimeError, match="Failed to reset the KV connector cache"):
+        target._await(target.core.pause_scheduler("keep", clear_cache=True))
+        target._when_idle()
+    assert target.snapshot().mode == "ACTIVE"
+    target.complete("load/loads/1")
+    while target.scheduler.get_num_unfinished_requests():
+        one_step(target)
+    assert len(target.snapshot().request("loads").delivered) == 2
 
 
 def test_what_was_repaired_is_counted() -> None:
