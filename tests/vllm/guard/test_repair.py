@@ -125,9 +125,13 @@ def test_a_pause_that_clears_the_cache_under_a_load_is_rolled_back() -> None:
     target = guarded(blocks=4, connector="mock")
     target.add(NewRequest("loads", (1, 2, 3, 4), 2, remote_tokens=4))
     one_step(target)
-    with pytest.raises(RuntimeError, match="Failed to reset the KV connector cache"):
+
+    def pause() -> None:
         target._await(target.core.pause_scheduler("keep", clear_cache=True))
-        target._when_idle()
+        one_step(target)  # it waits for what is under way
+
+    with pytest.raises(RuntimeError, match="Failed to reset the KV connector cache"):
+        pause()
     assert target.snapshot().mode == "ACTIVE"
     target.complete("load/loads/1")
     while target.scheduler.get_num_unfinished_requests():
