@@ -37,8 +37,9 @@ RELIED_ON = (
         "_inflight_prefill_reserved_blocks", "_update_waiting_for_remote_kv",
         "_handle_blocked_waiting_request", "_update_from_kv_xfer_finished",
         "_update_requests_with_invalid_blocks", "_handle_failed_recving",
-        "_handle_invalid_blocks",
+        "_handle_invalid_blocks", "shutdown",
     )),
+    "v1/core/sched/interface.py:SchedulerInterface.has_requests",
     f"{_ASYNC}:AsyncScheduler._update_after_schedule",
     f"{_ASYNC}:AsyncScheduler._update_request_with_output",
     *(f"{_OFFLOADING}:OffloadingConnectorScheduler.{name}" for name in (
@@ -49,9 +50,11 @@ RELIED_ON = (
     f"{_OFFLOADING}:RequestOffloadState",
     *(f"{_CORE}:EngineCore.{name}" for name in (
         "add_request", "reset_prefix_cache", "_reset_caches", "_finish_pause",
-        "resume_scheduler", "sleep", "wake_up",
+        "resume_scheduler", "sleep", "wake_up", "abort_requests",
     )),
-    f"{_CORE}:EngineCoreProc.pause_scheduler",
+    *(f"{_CORE}:EngineCoreProc.{name}" for name in (
+        "pause_scheduler", "_pause_complete", "has_work", "_notify_idle_state_callbacks",
+    )),
     f"{_POOL}:BlockPool.reset_prefix_cache",
     f"{_POOL}:BlockPool.get_num_free_blocks",
     "v1/core/sched/utils.py:check_stop",

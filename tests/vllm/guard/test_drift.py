@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from kvproof.runtime.integrations import vllm_drift
 from kvproof.runtime.integrations.vllm_drift import RELIED_ON, Drift, digests, drift
 from kvproof.specs import cli
 from kvproof.specs.cli import exits
+from kvproof.specs.fuzz import targets as fuzz_targets
 from kvproof.specs.fuzz.target import NewRequest, Settings
 from kvproof.specs.fuzz.targets import load
 
@@ -39,6 +42,36 @@ def test_the_installed_version_is_known_and_unchanged() -> None:
     assert found.version == "0.32.0"
     assert found.safe
     assert set(digests(vllm_drift.package_directory())) == set(RELIED_ON)
+
+
+def called(path: Path) -> set[str]:
+    """The methods that a file calls on a scheduler, on an engine core or on its base class."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            on = node.func.value
+            name = ast.unparse(on.func) if isinstance(on, ast.Call) else ast.unparse(on)
+            if name.rpartition(".")[2] in ("super", "scheduler", "core"):
+                found.add(node.func.attr)
+    return found
+
+
+def test_every_method_that_guard_and_targets_call_or_override_is_relied_on() -> None:
+    from kvproof.runtime.integrations.vllm import Guard
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.core import EngineCoreProc
+
+    files = [*Path(vllm_drift.__file__).parent.glob("vllm*.py")]
+    files += Path(fuzz_targets.__file__).parent.glob("vllm*.py")
+    used = set().union(*map(called, files), set(vars(Guard)) - {"__module__", "__doc__"})
+    of_vllm = {
+        name
+        for name in used
+        for kind in (Scheduler, EngineCoreProc)
+        if inspect.isfunction(getattr(kind, name, None))
+    }
+    assert {"schedule", "pause_scheduler", "_free_request", "has_work"} <= of_vllm
+    assert of_vllm <= {name.rpartition(".")[2] for name in RELIED_ON}
 
 
 def test_a_changed_method_is_named(tmp_path: Path) -> None:
