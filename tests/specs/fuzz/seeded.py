@@ -315,7 +315,7 @@ class ResumedTooFar(ObservedEngine):
         return went
 
 
-@seeded("not-forgotten")
+@seeded("not-forgotten", seed=10)
 class SessionLost(ObservedEngine):
     """A session whose next chunk is already there when its turn ends is in no queue."""
 
@@ -402,7 +402,7 @@ class ChunkCountedTwice(ObservedEngine):
 # --- loads and tiers -----------------------------------------------------------------------------
 
 
-@seeded("hash-is-content", "attended", connector="tier")
+@seeded("hash-is-content", "attended", connector="tier", seed=2)
 class FailedLoadAttended(ObservedEngine):
     """A load that failed counts as landed."""
 
@@ -413,7 +413,7 @@ class FailedLoadAttended(ObservedEngine):
         super().ended(transfer, valid)
 
 
-@seeded("progress", "forced-reset-waits-for-transfers", connector="tier", seed=9)
+@seeded("progress", "forced-reset-waits-for-transfers", connector="tier", seed=30)
 class FailedLoadForgotten(ObservedEngine):
     """Who waits for a load that fails is never told."""
 

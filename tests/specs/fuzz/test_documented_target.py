@@ -49,6 +49,15 @@ def test_a_fault_in_the_documented_engine_is_found(
     assert report.findings
 
 
+def test_a_known_finding_does_not_stop_the_search(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "documented_two_faults", FREES_TWICE, ABORT_RAISES)
+    report = search(module.MyTarget, Budget(seconds=None, operations=3_000, replays=60))
+    found = {finding.failure.violation.rule: finding.count for finding in report.findings}
+    assert "no-exception" in found
+    assert {"free-or-held", "counts-are-holders"} & set(found)
+    assert max(found.values()) > 1, "met again, and counted"
+
+
 @pytest.mark.parametrize(
     "ci",
     [pytest.param(False, marks=pytest.mark.long, id="at-a-desk"), pytest.param(True, id="in-ci")],
