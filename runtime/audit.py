@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.lanes import in_flight
+from ..statemachine.policy import ahead
 from ..statemachine.request import container
+from ..statemachine.reset import transfer_refuses
 from ..statemachine.states import (
     FINISHED,
     IN_BLOCKED,
@@ -56,6 +58,7 @@ def _counts(lifecycle: Lifecycle) -> None:
             _add(expected, hold.blocks, f"STEP hold of {hold.owner!r}")
     writing = bytearray(ledger.num_blocks)
     for number, record in lifecycle.transfers.items():
+        assert record.held, f"transfer {number} has no hold and has not ended"
         _add(expected, record.blocks, f"hold of transfer {number}")
         if record.state == QUARANTINED:
             quarantined[record.blocks] += 1
@@ -117,9 +120,13 @@ def _containers(lifecycle: Lifecycle) -> None:
         assert (row in finished) == (state in FINISHED), name
     listed = list(lifecycle.running) + list(lifecycle.waiting)
     view = lifecycle.view
-    for rows in (list(lifecycle.running), list(lifecycle.waiting)):
-        order = [(int(view.priority[row]), int(view.arrival[row])) for row in rows]
-        assert order == sorted(order), "a container is out of order"
+    for rows in (lifecycle.running.array, lifecycle.waiting.array):
+        priority, arrival = view.priority[rows], view.arrival[rows]
+        before = ahead(priority[:, None], arrival[:, None], priority, arrival).sum(axis=0)
+        assert (before == np.arange(len(rows))).all(), (
+            f"{[lifecycle.id_of(row) for row in rows.tolist()]} are kept in this order, and "
+            f"{before.tolist()} of them are ahead of each"
+        )
     assert len(set(listed)) == len(listed)
     empty = np.ones(len(view.state), dtype=bool)
     empty[lifecycle.known_rows()] = False
@@ -164,6 +171,10 @@ def _transfers(lifecycle: Lifecycle) -> None:
         assert record.facts.waiters == len(record.waiters), f"transfer {number} miscounts"
         for row in record.waiters:
             assert int(lifecycle.view.waits_for[row]) == number, f"transfer {number}: {row}"
+    for number, record in lifecycle.ended_transfers.items():
+        assert not transfer_refuses(record.state), f"transfer {number} is open and called ended"
+        assert not record.held, f"transfer {number} has ended and has a hold"
+        assert not record.waiters, f"transfer {number} has ended and is waited for"
 
 
 def _steps(lifecycle: Lifecycle) -> None:

@@ -51,7 +51,8 @@ from ..statemachine.states import (
     EngineEvent,
     RequestEvent,
 )
-from .columns import STATE, Blocks, Int64Array, facts_of, load_facts
+from .block_replay import BlockReplay
+from .columns import STATE, WRITTEN, Blocks, Int64Array, facts_of, load_facts
 from .holds import StepHold
 from .outcome import Fired, Outcome, Witness, make_blank
 from .state import LifecycleState
@@ -301,6 +302,9 @@ class RequestEvents(LifecycleState):
     ) -> None:
         """Do the hold commands of an event; `covered` and `hashed` are those before it."""
         r = self._record
+        replay = None
+        if self.config.check:
+            replay, before = BlockReplay(self.ledger), self._tables[row, :covered].tolist()
         if commands & (RELEASE | HAND_OVER):
             blocks = self._tables[row, :covered].copy()
             self._tables[row, :covered] = -1
@@ -314,6 +318,8 @@ class RequestEvents(LifecycleState):
             self.ledger.release(cut)
         elif commands & TAKE:
             self._take(row, covered)
+        if replay is not None:
+            self._compare_blocks(row, replay, commands, before)
         if commands & MAKE_HITS and r.hashed > hashed:
             self._publish(row, hashed, r.hashed)
         if commands & WAIT:
@@ -337,6 +343,27 @@ class RequestEvents(LifecycleState):
             last = int(self._tables[row, at - 1]) if at else -1
             self._tables[row, at : at + new] = self.ledger.take_fresh(new, last)
 
+    def _compare_blocks(
+        self, row: int, replay: BlockReplay, commands: int, before: list[int]
+    ) -> None:
+        """What the hold commands did to the counts, against the declaration's block functions."""
+        r = self._record
+        after = [block for block in self._tables[row, : r.covered].tolist() if block >= 0]
+        hits: Blocks = ()
+        fresh: list[int] = []
+        handed_over: Blocks = ()
+        if commands & TAKE:
+            hits = self._hits[: self._ask.hits]
+            fresh = after[len(after) - self._new :]
+        if commands & HAND_OVER:
+            given = self.ledger.step_holds.get(r.newest_step)
+            handed_over = given[-1].blocks if given else ()
+        replay.request(
+            commands, before, after, hits=hits, fresh=fresh, handed_over=handed_over,
+            step=r.newest_step,
+        )  # fmt: skip
+        replay.compare(f"the hold of {self._ids[row]!r}")
+
     def _check_hits(self, row: int, hits: Int64Array) -> None:
         """What an admission calls hits are the published blocks of its own prefix."""
         keys = self.keys(row, len(hits))
@@ -352,20 +379,44 @@ class RequestEvents(LifecycleState):
             tokens = self._tokens[row, first * width : end * width].tobytes()
         table = self._tables[row, first:end].tolist()
         parent = keys[first - 1] if first else self.root(row)
+        replay = self._replay_publish(row, table, keys, first) if self.config.check else None
         for number, block in enumerate(table):
             key = keys[first + number]
             start = 4 * number * width
             self.ledger.publish(block, key, parent, tokens[start : start + 4 * width])
             parent = key
+        if replay is not None:
+            replay.compare(f"what {self._ids[row]!r} publishes")
+
+    def _replay_publish(
+        self, row: int, table: list[int], keys: list[bytes], first: int
+    ) -> BlockReplay:
+        """The declaration's own publishing of these blocks, all of which must be written."""
+        written, end = int(self._facts[WRITTEN, row]), first + len(table)
+        assert end * self.block_size <= written, f"{self._ids[row]!r} publishes what is unwritten"
+        replay = BlockReplay(self.ledger)
+        for place, block in enumerate(table, first):
+            other = self.ledger.index.block_of(keys[place])
+            replay.published(block, place, taken=other is not None and other != block)
+        return replay
 
     def _append(self, row: int, tokens: Int32Array) -> None:
         """A chunk joins the sequence; the record already counts it."""
         end = self.length(row)
         self._tokens[row, end - len(tokens) : end] = tokens
 
+    def forget_prefixes(self) -> int:
+        """Every prefix that no hold keeps is forgotten. Returns how many blocks that were."""
+        replay = BlockReplay(self.ledger) if self.config.check else None
+        dropped = self.ledger.drop_cached()
+        if replay is not None:
+            replay.dropped()
+            replay.compare("what is forgotten")
+        return dropped
+
     def _new_epoch(self) -> None:
         """The weights are others: every key, in every tier, starts from another root."""
-        self.ledger.drop_cached()
+        self.forget_prefixes()
         for row in self._row_of.values():
             self._chains[row] = None
 

@@ -29,6 +29,7 @@ from ..statemachine.reset import (
 )
 from ..statemachine.states import (
     LOAD,
+    PREEMPT,
     QUARANTINED,
     RESET,
     HoldKind,
@@ -47,6 +48,7 @@ class ResetDecision:
     """What a reset did to the device: done, or refused by these holders with nothing changed."""
 
     refused_by: tuple[Holder, ...] = ()
+    forgot: bool = False  # the device's cached prefixes are dropped
     dropped: int = 0  # cached blocks forgotten
     let_go: tuple[int, ...] = ()  # rows that were preempted or reclaimed for it
 
@@ -168,22 +170,35 @@ class Lifecycle(StepLanes):
         """
         assert not self.in_flight, "a reset processes the launched steps first"
         self.engine_event(RESET)
-        refused_by = self.refusing(force)
-        if not drops_prefixes(len(refused_by)):
-            return ResetDecision(refused_by)
-        return self.let_go_of_all()
+        return self._let_go_unless(self.refusing(force))
 
     def let_go_of_all(self) -> ResetDecision:
         """What a reset does when nobody refuses, and a sleep: everybody lets go, all is forgotten.
 
         By its own lane, because a reset of hundreds of requests must not stop the others for long.
         """
+        return self._let_go_unless(())
+
+    def _let_go_unless(self, refused_by: tuple[Holder, ...]) -> ResetDecision:
+        """Send each request the event that the declaration has for it, and drop the prefixes.
+
+        A refused reset is no other case here: the declaration says that it sends none.
+        """
+        refusing = len(refused_by)
         rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
         states, covered = self.view.state[rows].tolist(), self.view.covered[rows].tolist()
-        let_go = [
-            row
+        sent = [
+            (row, event)
             for row, state, held in zip(rows, states, covered, strict=True)
-            if sent_event(0, state, held > 0) != NO_EVENT
+            if (event := sent_event(refusing, state, held > 0)) != NO_EVENT
         ]
-        blocks = self.let_go(np.array(let_go, dtype=np.int64))
-        return ResetDecision((), self.ledger.release_and_forget(blocks), tuple(let_go))
+        let_go = tuple(row for row, _ in sent)
+        if not drops_prefixes(refusing):
+            for row, event in sent:
+                if event == PREEMPT:
+                    self.preempt(row, forced=True)
+                else:
+                    self.reclaim(row)
+            return ResetDecision(refused_by, let_go=let_go)
+        told = np.array(sent, dtype=np.int64).reshape(-1, 2)
+        return ResetDecision(refused_by, True, self.let_go(told[:, 0], told[:, 1]), let_go)

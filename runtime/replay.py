@@ -64,12 +64,15 @@ class LaneReplay:
         """Repeat PUBLISH for each row, and OUTPUT where a token was sampled, and compare.
 
         The events decide by themselves what is stale or has let go; the lane's masks must agree.
+        What the lane calls full is all that may be published: one block more is refused.
         """
         size = self._lanes.block_size
         for number, record in enumerate(self._records):
             tokens = int(launched.counts[number])
             full = (record.written + tokens) // size
             if writes[number]:
+                more = Ask(step=step, tokens=tokens, blocks=full + 1)
+                self._refused(number, record, PUBLISH, more)
                 ask = Ask(step=step, tokens=tokens, blocks=full)
                 self._expect(number, record, PUBLISH, ask, GO)
         for number, record in enumerate(self._records):
@@ -89,10 +92,12 @@ class LaneReplay:
         """Where the lane did nothing, the event must change nothing either."""
         for number, record in enumerate(self._records):
             if skips[number]:
-                copy = RequestFacts(**record.as_dict())
                 ask = Ask(step=step, tokens=int(tokens[number]), blocks=record.hashed)
-                code = REQUEST.fire(event, copy, self._engine, ask)
-                assert code & ANSWER_MASK != GO, self._name(number, event)
+                self._refused(number, record, event, ask)
+
+    def _refused(self, number: int, record: RequestFacts, event: int, ask: Ask) -> None:
+        code = REQUEST.fire(event, record.copy(), self._engine, ask)
+        assert code & ANSWER_MASK != GO, f"{self._name(number, event)} goes with {ask}"
 
     def _expect(self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int) -> int:
         witness = self._lanes.witness

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..statemachine.reset import DONE, clears_tier, may_wait, outcome
+from ..statemachine.reset import DONE, REFUSED, clears_tier, may_wait, outcome
 from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
 from .answers import answered, give
 from .api import Holder, InvalidWaitError, RejectedCallError, ResetResult
@@ -82,22 +82,20 @@ class Resets(Observed):
         if self.transfers is not None:
             self.transfers.hear()
         decision = self.lifecycle.reset(force)
-        if not decision.done:
-            holders = decision.refused_by
-            retryable = _ended_by_clients(holders) == 0
-            return ResetResult(success=False, retryable=retryable, holders=holders)
+        holders = decision.refused_by
         states = self.lifecycle.view.state[list(decision.let_go)]
         self._preemptions += int(np.count_nonzero(states == PREEMPTED))
-        tiers: tuple[str, ...] = ("device",)
+        tiers: tuple[str, ...] = ("device",) if decision.forgot else ()
         cleared = True
-        if clears_tier(0, connector):
+        if clears_tier(len(holders), connector):
             cleared = self.transfers is None or self.transfers.reset_tier()
             if cleared:
                 tiers += ("connector",)
-        decided = outcome(0, connector, cleared)
+        decided = outcome(len(holders), connector, cleared)
         self.check()
         done = decided == DONE
-        return ResetResult(success=done, retryable=not done, tiers=tiers)
+        retryable = _ended_by_clients(holders) == 0 if decided == REFUSED else not done
+        return ResetResult(success=done, retryable=retryable, tiers=tiers, holders=holders)
 
     def _count_refusal(self, result: ResetResult) -> None:
         if not result.success:

@@ -23,6 +23,7 @@ from ..statemachine.policy import (
     ahead,
     may_be_victim,
     must_reclaim_held_back,
+    must_reclaim_parked,
     must_reclaim_waiting,
     never_fits,
 )
@@ -33,6 +34,9 @@ from .outcome import Outcome
 from .plan import NO_ROWS, Admission, CarriedOut, Loading, Plan, Steady
 from .room import Room
 from .transfers.manager import RemotePrefix
+
+#: Told how many blocks are free and how many are needed: whether a holder gives its blocks up.
+GivesWay = Callable[[int, int], bool]
 
 
 class Loads(Protocol):
@@ -203,12 +207,18 @@ class Scheduler:
         trial.look_at_steps()
         reclaims: list[int] = []
         preempted: list[int] = []
-        for group, chosen in ((self._reclaimable(row, plan), reclaims), (victims, preempted)):
-            for candidate in group:
-                if trial.enough(needed(trial)):
-                    break
+        for candidate, gives_way in self._reclaimable(row, plan):
+            lacking = needed(trial)
+            if trial.enough(lacking):
+                break
+            if gives_way(trial.free, lacking):
                 trial.let_go(candidate)
-                chosen.append(candidate)
+                reclaims.append(candidate)
+        for candidate in victims:
+            if trial.enough(needed(trial)):
+                break
+            trial.let_go(candidate)
+            preempted.append(candidate)
         if not trial.enough(needed(trial)):
             return []
         room.become(trial)
@@ -218,31 +228,27 @@ class Scheduler:
             self._drop_from_step(plan, room, victim)
         return preempted
 
-    def _reclaimable(self, row: int, plan: Plan) -> Iterator[int]:
-        """Who holds blocks without running and must give them to `row`: parked, then waiting."""
+    def _reclaimable(self, row: int, plan: Plan) -> Iterator[tuple[int, GivesWay]]:
+        """Who holds blocks without running, parked, then waiting; and when it must give them."""
         lifecycle, view = self._lifecycle, self._lifecycle.view
         for parked in lifecycle.parked:
             if view.covered[parked] and parked not in plan.reclaims:
-                yield parked
+                yield parked, must_reclaim_parked
         waiting = lifecycle.waiting.array
         if not waiting.size:
             return
         waiting = waiting[view.covered[waiting] > 0][::-1]
         planned = {start.row for start in plan.starts}
-        held_back = not starts_work(lifecycle.engine) and must_reclaim_held_back(0, 1)
-        priority, arrival = view.priority[row], view.arrival[row]
+        held_back = not starts_work(lifecycle.engine)
         for other in waiting.tolist():
-            if (
-                other not in planned
-                and other not in plan.reclaims
-                and (
-                    held_back
-                    or must_reclaim_waiting(
-                        0, 1, view.priority[other], view.arrival[other], priority, arrival
-                    )
-                )
-            ):
-                yield other
+            if other not in planned and other not in plan.reclaims:
+                yield other, must_reclaim_held_back if held_back else self._for(row, other)
+
+    def _for(self, row: int, other: int) -> GivesWay:
+        """When a resident waiting request must give way to `row`."""
+        view = self._lifecycle.view
+        order = (view.priority[other], view.arrival[other], view.priority[row], view.arrival[row])
+        return lambda free, needed: must_reclaim_waiting(free, needed, *order)
 
     def _plan_waiting(self, plan: Plan, room: Room, budget: int, engine: EngineFacts) -> None:
         """Admit in the policy's order; who does not fit holds back those behind it."""

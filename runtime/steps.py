@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..statemachine.answers import GO, ROW_SHIFT
+from ..statemachine.answers import GO, RELEASE, ROW_SHIFT, TAKE
 from ..statemachine.lanes import advance, fresh_output, length
 from ..statemachine.request import REQUEST
 from ..statemachine.states import (
@@ -34,6 +34,7 @@ from ..statemachine.states import (
     STEP_PROCESSED,
     WAITING,
 )
+from .block_replay import BlockReplay, step_holds_of
 from .columns import (
     COMPUTED,
     COVERED,
@@ -176,6 +177,7 @@ class StepLanes(TransferEvents):
         more = new_blocks[growing]
         covered = column[grown]
         last = tables[grown, covered - 1].tolist()
+        replay = BlockReplay(ledger) if self.config.check else None
         if every(more == 1):
             tables[grown, covered] = ledger.take_one_each(last)
         else:
@@ -185,6 +187,11 @@ class StepLanes(TransferEvents):
                 tables[row, at : at + count] = ledger.take_fresh(count, after)
         column[grown] = advance(covered, more)
         self.holds_version += 1
+        if replay is not None:
+            for row, at, count in zip(grown.tolist(), covered.tolist(), more.tolist(), strict=True):
+                table = tables[row, : at + count].tolist()
+                replay.request(TAKE, table[:at], table, fresh=table[at:])
+            replay.compare("the tables that grow")
 
     def settle(
         self,
@@ -245,8 +252,19 @@ class StepLanes(TransferEvents):
                 self._ask_blank()
                 if self.fire(row, ERROR).went:
                     ended.append(row)
-        self.ledger.end_step(step)
+        self._end_step(step)
         return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
+
+    def _end_step(self, step: int) -> None:
+        """The step's STEP holds end."""
+        ledger = self.ledger
+        if not self.config.check:
+            ledger.end_step(step)
+            return
+        replay, holds = BlockReplay(ledger), list(step_holds_of(ledger))
+        ledger.end_step(step)
+        replay.processed(step, holds, step_holds_of(ledger))
+        replay.compare(f"the holds of step {step}")
 
     def _written(self, rows: Int64Array, written: Int64Array) -> None:
         """PUBLISH for all: `written` tokens are, and the blocks that are full by now are hits."""
@@ -271,12 +289,23 @@ class StepLanes(TransferEvents):
 
     # --- letting go of all ------------------------------------------------------------------------
 
-    def let_go(self, rows: Int64Array) -> Int32Array:
-        """PREEMPT for those of the rows that run, RECLAIM for the others, all of them resident.
+    def let_go(self, rows: Int64Array, events: Int64Array) -> int:
+        """PREEMPT or RECLAIM for each of the rows, all of them resident, then all is forgotten.
 
-        No step is in flight, so every hold is released: returns the blocks of all holds, one hold
-        after the other, each with its tail first. The caller gives them to the ledger.
+        PREEMPT is for all that run. No step is in flight, so every hold is released, one after the
+        other, each with its tail first. Returns how many blocks could be hit and are forgotten.
         """
+        replay = BlockReplay(self.ledger) if self.config.check else None
+        tables = [self.table(row).tolist() for row in rows.tolist()] if replay is not None else []
+        forgotten = self.ledger.release_and_forget(self._let_go(rows, events))
+        if replay is not None:
+            for table in tables:
+                replay.request(RELEASE, table, ())
+            replay.dropped()
+            replay.compare("what lets go at once")
+        return forgotten
+
+    def _let_go(self, rows: Int64Array, events: Int64Array) -> Int32Array:
         if not rows.size:
             return np.zeros(0, dtype=np.int32)
         replay = LaneReplay(self, rows) if self.replays else None
@@ -288,7 +317,7 @@ class StepLanes(TransferEvents):
         for fact in (COMPUTED, WRITTEN, HASHED, RESERVED, COVERED):
             column[fact][rows] = 0
         states = column[STATE][rows]
-        runs = states == RUNNING
+        runs = events == PREEMPT
         column[STATE][rows[runs]] = PREEMPTED
         assert len(self._running) == int(np.count_nonzero(runs)), "all that run let go"
         self._waiting.absorb(self._running)

@@ -11,8 +11,8 @@ when one is started, polled, leased or cancelled is the transfer manager's busin
     transfers, open_transfers()     the records, read-only by convention
 
 Ending a transfer and telling its waiters is one action: no request ever waits for a transfer that
-has ended. A record is gone as soon as the transfer has ended; signals for it are then ignored by
-name.
+has ended. The records of the last that ended are kept for signals that come late or twice; what
+becomes of these is the declaration's decision as well, also of signals for what nobody knows.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ..statemachine.answers import (
     QUARANTINE,
     REJECT,
     RELEASE,
+    TAKE,
 )
 from ..statemachine.facts import TransferAsk, TransferFacts
 from ..statemachine.policy import cancel_unwaited
@@ -58,6 +59,7 @@ from ..statemachine.states import (
     TransferState,
 )
 from ..statemachine.transfer import TRANSFER
+from .block_replay import BlockReplay
 from .columns import COVERED, Blocks
 from .events import RequestEvents
 from .outcome import Fired, Outcome, make_blank
@@ -67,6 +69,10 @@ Int32Array = npt.NDArray[np.int32]
 _blank_transfer = make_blank(TransferAsk)
 _DISPATCH = TRANSFER.dispatch
 _WIDTH = TRANSFER.width
+
+#: How many records of transfers that have ended are kept.
+ENDED_KEPT = 64
+_NO_BLOCKS: Int32Array = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(slots=True)
@@ -80,6 +86,7 @@ class TransferRecord:
     since: float  # when its hold was taken
     first: int = 0  # LOAD: place of its first block in the waiters' tables
     owner: str = ""  # LOAD: the id of the request that started it
+    held: bool = False  # its hold covers its blocks: taken and not released
     waiters: dict[int, int] = field(default_factory=dict)  # row -> device hits before its share
 
     @property
@@ -115,8 +122,11 @@ class TransferEvents(RequestEvents):
         self._loading: dict[bytes, tuple[int, int]] = {}
         #: Whether a request whose load failed is failed as well, instead of recomputing.
         self._failure_is_fatal = self.config.load_failure_policy == "fail"
+        self._ended: dict[int, TransferRecord] = {}
         #: Every transfer whose hold has not ended, by number.
         self.transfers: Mapping[int, TransferRecord] = MappingProxyType(self._transfers)
+        #: The last that have ended, the oldest first.
+        self.ended_transfers: Mapping[int, TransferRecord] = MappingProxyType(self._ended)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -234,14 +244,12 @@ class TransferEvents(RequestEvents):
     def _begin_transfer(
         self, facts: TransferFacts, keys: tuple[bytes, ...], blocks: Sequence[int]
     ) -> int:
-        """The TAKE of a transfer that starts: its hold covers the blocks."""
+        """A transfer starts: its hold covers the blocks, as its start commands."""
         self._transfer_numbers += 1
         number = self._transfer_numbers
         record = TransferRecord(number, facts, keys, np.array(blocks, dtype=np.int32), self.clock())
         self._transfers[number] = record
-        self.ledger.acquire(blocks)
-        if facts.kind == LOAD:
-            self.ledger.begin_writing(blocks)
+        self._carry_out_transfer(record, self._code_of_start & COMMAND_MASK, ABSENT)
         self.moves += 1
         if self.witness:
             started = TransferFacts().as_dict()
@@ -293,19 +301,18 @@ class TransferEvents(RequestEvents):
 
     def transfer(
         self, number: int, event: int, *, valid_blocks: int = 0, expired: bool = False
-    ) -> Outcome | None:
+    ) -> Outcome:
         """An event of a transfer, from its connector or its lease.
 
         valid_blocks: of a load that fails, how many of its leading blocks hold what they should.
-        A load that ends tells its waiters at once. Returns None when nobody knows the number:
-        the signal is counted as ignored.
+        A load that ends tells its waiters at once. A signal for what has ended, or for a number
+        that nobody knows, is counted as ignored.
         """
         record = self._transfers.get(number)
-        if record is None:
-            self.ignored["transfer." + TransferEvent(event).name.lower()] += 1
-            return None
         _blank_transfer(self._transfer_ask)
         self._transfer_ask.expired = expired
+        if record is None:
+            return self._fire_transfer(self._ended.get(number) or _unknown(number), event)
         outcome = self._fire_transfer(record, event)
         if not outcome.went:
             return outcome
@@ -316,7 +323,7 @@ class TransferEvents(RequestEvents):
         if state in (LANDED, FAILED, FENCED, QUARANTINED):
             self._tell_waiters(record, valid_blocks if state == FAILED else 0)
             if state != QUARANTINED:
-                self._retire(record)
+                self._remember(record)
         return outcome
 
     def _fire_transfer(self, record: TransferRecord, event: int) -> Outcome:
@@ -339,17 +346,36 @@ class TransferEvents(RequestEvents):
             return Outcome(code)
         self.moves += 1
         commands = code & COMMAND_MASK
-        if commands & RELEASE:
-            if record.kind == LOAD:
-                self.ledger.end_writing(record.blocks.tolist())
-            if source == QUARANTINED:
-                self.ledger.end_quarantine(record.blocks)
-                self._engine.quarantined = self.ledger.quarantined_blocks
-            self.ledger.release(record.blocks)
-        elif commands & QUARANTINE:
-            self.ledger.quarantine(record.blocks)
-            self._engine.quarantined = self.ledger.quarantined_blocks
+        if commands:
+            self._carry_out_transfer(record, commands, source)
         return Outcome(code)
+
+    def _carry_out_transfer(self, record: TransferRecord, commands: int, source: int) -> None:
+        """Do the hold commands of a transfer's event, which was in `source` before it."""
+        ledger, blocks, held = self.ledger, record.blocks, record.held
+        replay = BlockReplay(ledger) if self.config.check else None
+        if commands & TAKE:
+            record.held = True
+            ledger.acquire(blocks)
+            if record.kind == LOAD:
+                ledger.begin_writing(blocks.tolist())
+        elif commands & RELEASE:
+            record.held = False
+            if record.kind == LOAD:
+                ledger.end_writing(blocks.tolist())
+            if source == QUARANTINED:
+                ledger.end_quarantine(blocks)
+            ledger.release(blocks)
+        elif commands & QUARANTINE:
+            ledger.quarantine(blocks)
+        self._engine.quarantined = ledger.quarantined_blocks
+        if replay is not None:
+            has = replay.transfer(
+                commands, blocks, writes=record.kind == LOAD, held=held,
+                quarantined=source == QUARANTINED,
+            )  # fmt: skip
+            replay.compare(f"the hold of transfer {record.number}")
+            assert has == record.held, f"transfer {record.number} has its hold: {record.held}"
 
     def _tell_waiters(self, record: TransferRecord, valid_blocks: int) -> None:
         """Every waiter goes on: with what landed, with what is valid, or by recomputing."""
@@ -366,11 +392,20 @@ class TransferEvents(RequestEvents):
             x.fatal = self._failure_is_fatal
             self.fire(row, TRANSFER_FAILED)
 
-    def _retire(self, record: TransferRecord) -> None:
-        _blank_transfer(self._transfer_ask)
-        if self._fire_transfer(record, RETIRE).went:
-            del self._transfers[record.number]
+    def _remember(self, record: TransferRecord) -> None:
+        """It has ended: its record stays until as many have ended after it."""
+        self._ended[record.number] = self._transfers.pop(record.number)
+        if len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended.values()))
+            _blank_transfer(self._transfer_ask)
+            if self._fire_transfer(oldest, RETIRE).went:
+                del self._ended[oldest.number]
 
     def describe_transfer(self, record: TransferRecord) -> str:
         """The name of its state."""
         return TransferState(record.state).name
+
+
+def _unknown(number: int) -> TransferRecord:
+    """What is known of a number that was never used, or whose record is gone."""
+    return TransferRecord(number, TransferFacts(), (), _NO_BLOCKS, 0.0)

@@ -251,11 +251,11 @@ class TransferManager:
         if record is not None and signal.kind is SignalKind.UNCONFIRMED:
             self._give_up(record)
             return
-        is_load = record is not None and record.kind == LOAD  # the record is erased as it ends
+        is_load = record is not None and record.kind == LOAD  # its end may erase the record
         outcome = self._lifecycle.transfer(
             signal.transfer, _EVENTS[signal.kind], valid_blocks=signal.valid_blocks
         )
-        if record is None or outcome is None or not outcome.went:
+        if record is None or not outcome.went:
             return
         copied = 0
         if signal.kind is SignalKind.LANDED:
@@ -269,7 +269,7 @@ class TransferManager:
 
     def _give_up(self, record: TransferRecord) -> None:
         outcome = self._lifecycle.transfer(record.number, GIVE_UP)
-        if outcome is not None and outcome.went:
+        if outcome.went:
             self.quarantines += 1
             _log.warning(
                 "transfer %d is in quarantine with %d blocks: nobody can say whether they are "

@@ -23,7 +23,8 @@ from .second import Second
 #: What the proofs do not speak of.
 NOT_PROVED = (
     "the order in which the engine's loops call the declaration: explored and fuzzed",
-    "the array code that does in bulk what the block functions do one by one: tested against them",
+    "the array code that does in bulk what the block functions do one by one: compared with them "
+    "as it runs, in check mode",
     "the model and the kernels: compared with a reference",
     "that a sum over blocks or requests follows from its differences: the one step on paper "
     "(docs/proofs.md), cross-checked by enumeration",

@@ -381,14 +381,17 @@ def _strict(w: World) -> Value:
     ahead = w.declaration.function("policy", "ahead")
     return ex.both(
         *(
-            ex.no(
-                w.value(
-                    ahead,
-                    priority=r.priority,
-                    arrival=r.arrival,
-                    other_priority=r.priority,
-                    other_arrival=r.arrival,
-                )
+            implies(
+                r.state != UNKNOWN,
+                ex.no(
+                    w.value(
+                        ahead,
+                        priority=r.priority,
+                        arrival=r.arrival,
+                        other_priority=r.priority,
+                        other_arrival=r.arrival,
+                    )
+                ),
             )
             for r in w.state.requests
         )

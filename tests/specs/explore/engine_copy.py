@@ -23,13 +23,15 @@ RUNTIME = Path(__file__).resolve().parents[3] / "runtime"
 
 
 class EngineCopy:
-    """The engine's lifecycle, its configuration and the states, all of one declaration."""
+    """The engine's core, its configuration and the states, all of one declaration."""
 
     def __init__(self, declaration: Declaration) -> None:
         self.root = f"kvproof_engine_{declaration.digest[:12]}"
         finder = _Finder(self.root, declaration)
         sys.meta_path.insert(0, finder)
         try:
+            self.core = self._module("runtime.core")
+            self.fake = self._module("runtime.fake")
             self.lifecycle = self._module("runtime.lifecycle")
             self.api = self._module("runtime.api")
             self.states = self._module("statemachine.states")
@@ -56,7 +58,10 @@ def engine_copy(declaration: Declaration) -> EngineCopy:
 
 @cache
 def _runtime_sources() -> dict[str, str]:
-    return {path.stem: path.read_text() for path in RUNTIME.glob("*.py")}
+    """By the module's name below `runtime`: the engine, and what it has to do with a tier."""
+    paths = [*RUNTIME.glob("*.py"), *RUNTIME.glob("transfers/*.py")]
+    names = (".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in paths)
+    return {name: path.read_text() for name, path in zip(names, paths, strict=True)}
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -67,9 +72,9 @@ class _Finder(MetaPathFinder, Loader):
             ("runtime", _runtime_sources()),
         ):
             for name, text in sources.items():
-                module = f"{root}.{package}" + ("" if name == "__init__" else f".{name}")
-                self._texts[module] = text
-        self._packages = {root, f"{root}.statemachine", f"{root}.runtime"}
+                self._texts[f"{root}.{package}.{name}".removesuffix(".__init__")] = text
+        packages = ("statemachine", "runtime", "runtime.transfers")
+        self._packages = {root, *(f"{root}.{package}" for package in packages)}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -25,10 +25,12 @@ class Write:
 class Environment:
     """Knows what no record of the engine knows."""
 
-    def __init__(self, instance: Instance, lifecycle: Any) -> None:
+    def __init__(self, instance: Instance, core: Any, states: Any) -> None:
         self.instance = instance
         self.size = instance.block_size
-        self.lc: Any = lifecycle
+        self.core: Any = core
+        self.lc: Any = core.lifecycle
+        self.states = states
         self.complaints: list[str] = []
         self.rows: dict[str, int] = {}
         self.epoch = 0
@@ -51,6 +53,23 @@ class Environment:
             return
         self._touched()
         self._contents()
+        self._plans()
+
+    def _plans(self) -> None:
+        """What the engine's scheduler would do next; nothing is carried out."""
+        lc = self.lc
+        plan = self.core.scheduler.plan(self.instance.requests * self.instance.model_length)
+        order = {
+            row: (int(lc.view.priority[row]), int(lc.view.arrival[row]))
+            for row in (*lc.running, *lc.waiting)
+        }
+        for victim in plan.victims:
+            others = (place for row, place in order.items() if row not in plan.victims)
+            ahead = any(place < order[victim] for place in others)
+            self.must(ahead, f"P5 {lc.id_of(victim)} makes room for nobody ahead of it")
+        idle = not lc.in_flight and not lc.transfers and lc.mode == self.states.ACTIVE
+        if idle and not lc.engine.pending_reset and order:
+            self.must(not plan.empty, "P5 where work is left, the scheduler has something to do")
 
     def _touched(self) -> None:
         lc = self.lc

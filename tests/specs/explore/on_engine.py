@@ -1,6 +1,7 @@
-"""A script of the explorer replayed on the engine's own lifecycle, its pool, index and ledger.
+"""A script of the explorer replayed on the engine's own core: lifecycle, ledger, index, resets.
 
-Each action is the engine's own call. Beside it stands what the environment really does: which
+Each action is the engine's own call, with `check` on: what the engine does in bulk, it compares
+with the declaration. Beside it stands what the environment really does: which
 blocks a launched step or a worker may still touch, and which token's KV is in which slot. What
 the engine says of itself (`check`, and every lane replayed by its events) and what the environment
 knows must agree after each action.
@@ -22,6 +23,7 @@ from kvproof.specs.explore import Feature, Instance
 from .engine_copy import engine_copy
 from .environment import Write
 from .operations import Call, NotOnTheEngineError, Operations, Refused
+from .tier import Tier
 
 
 @dataclass(frozen=True)
@@ -32,29 +34,29 @@ class Replay:
     done: int
 
 
-def replay_on_engine(instance: Instance, labels: Sequence[str], declaration: Declaration) -> Replay:
+def replay_on_engine(
+    instance: Instance,
+    labels: Sequence[str],
+    declaration: Declaration,
+    *,
+    again: int | None = None,
+) -> Replay:
     """Carry a script out until something is wrong, or refused, or its end.
+
+    From action `again` on, if given, it would be repeated for ever: then the time of a wait may be
+    over after each of these actions, and must end it.
 
     Raises NotOnTheEngineError for an action that the engine has no call for.
     """
-    engine = _Engine(instance, declaration)
     calls = [_parsed(label) for label in labels]
-    position = 0
-    while position < len(calls):
-        try:
-            position += engine.do(calls, position)
-        except Refused:
-            break
-        except NotOnTheEngineError:
-            raise
-        except engine.refused_error:
-            break
-        except Exception as error:
-            engine.complaints.append(f"the engine raises {type(error).__name__}: {error}")
-        if not engine.complaints:
-            engine.look()
+    engine = _Engine(instance, declaration)
+    position = engine.run(calls)
+    for end in range(len(calls) if again is None else again, len(calls)):
         if engine.complaints:
             break
+        engine = _Engine(instance, declaration)
+        engine.run(calls[: end + 1])
+        engine.end_waits()
     return Replay(tuple(engine.complaints), position)
 
 
@@ -70,22 +72,38 @@ class _Engine(Operations):
 
     def __init__(self, instance: Instance, declaration: Declaration) -> None:
         copy = engine_copy(declaration)
-        self.refused_error = copy.errors.RefusedError
+        self.refused_errors = (copy.errors.RefusedError, copy.api.RejectedCallError)
         fatal = instance.has(Feature.FATAL)
-        lifecycle = copy.lifecycle.Lifecycle(
-            copy.api.EngineConfig(
-                num_blocks=instance.blocks,
-                block_size=instance.block_size,
-                max_model_len=instance.model_length,
-                steps_in_flight=instance.steps_ahead,
-                loads_limit=instance.loads_limit,
-                load_failure_policy="fail" if fatal else "recompute",
-                policy="priority" if instance.has(Feature.POLICY) else "fcfs",
-                check=True,
-            )
+        config = copy.api.EngineConfig(
+            num_blocks=instance.blocks,
+            block_size=instance.block_size,
+            max_model_len=instance.model_length,
+            steps_in_flight=instance.steps_ahead,
+            loads_limit=instance.loads_limit,
+            load_failure_policy="fail" if fatal else "recompute",
+            policy="priority" if instance.has(Feature.POLICY) else "fcfs",
+            check=True,
         )
         self.stop_of = copy.lifecycle.Stop
-        super().__init__(instance, lifecycle, copy.states)
+        runner = copy.fake.FakeRunner(instance.blocks, instance.block_size, manual=True)
+        tier = Tier()
+        super().__init__(instance, copy.core.EngineCore(config, runner, tier), tier, copy.states)
+
+    def run(self, calls: Sequence[Call]) -> int:
+        """Carry actions out and look after each; returns how many it did."""
+        position = 0
+        while position < len(calls) and not self.complaints:
+            try:
+                position += self.do(calls, position)
+            except (Refused, *self.refused_errors):
+                break
+            except NotOnTheEngineError:
+                raise
+            except Exception as error:
+                self.complaints.append(f"the engine raises {type(error).__name__}: {error}")
+            if not self.complaints:
+                self.look()
+        return position
 
     # --- one action -----------------------------------------------------------------------------
 
@@ -109,6 +127,13 @@ class _Engine(Operations):
             self.lc.transfer(unwaited, self.states.CANCEL)
         return 1
 
+    def end_waits(self) -> None:
+        """The time of every load that is waited for is over, in whatever mode the engine is."""
+        for row in list(self.lc.loading_rows):
+            went = self.lc.deadline(row).went
+            self.must(went, f"P4 {self.lc.id_of(row)} waits for its load for ever")
+        self.look()
+
     def _tokens(self, count: int, first: int = 0) -> Any:
         return np.arange(first + 1, first + count + 1, dtype=np.int32)
 
@@ -123,6 +148,7 @@ class _Engine(Operations):
             grammar=call.told.get("grammar") == "True",
             priority=int(call.told.get("priority", 0)),
         )
+        self.lc.set_limit(self.rows[call.subject], self.instance.model_length)
 
     def _do_chunk(self, call: Call) -> None:
         self._went(self.lc.engine_event(self.states.EngineEvent.CHUNK))
@@ -132,6 +158,10 @@ class _Engine(Operations):
         was_open = bool(view.input_open[row])
         self._went(self.lc.chunk(row, self._tokens(self.instance.chunk, first)))
         self.must(was_open, "a chunk is taken although the input is closed")
+
+    def _do_wrong_publish_too_much(self, call: Call) -> None:
+        """The settled step has published; its lane lets nobody say how much."""
+        raise Refused
 
     def _do_wrong_chunk_closed(self, call: Call) -> None:
         self._do_chunk(call)

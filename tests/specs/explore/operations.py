@@ -8,6 +8,7 @@ from typing import Any
 from kvproof.specs.explore import Instance
 
 from .environment import Environment
+from .tier import Tier
 
 
 class NotOnTheEngineError(Exception):
@@ -30,9 +31,9 @@ class Call:
 class Operations(Environment):
     """A method for each action of that kind, by its name."""
 
-    def __init__(self, instance: Instance, lifecycle: Any, states: Any) -> None:
-        super().__init__(instance, lifecycle)
-        self.states = states
+    def __init__(self, instance: Instance, core: Any, tier: Tier, states: Any) -> None:
+        super().__init__(instance, core, states)
+        self.tier = tier
         self.transfers: dict[str, int] = {}
         self.blocks: dict[str, int] = {}  # of the script -> of the engine
         self.brings: dict[int, tuple[int, tuple[int, ...]]] = {}  # load -> first place, blocks
@@ -135,6 +136,14 @@ class Operations(Environment):
     def _do_fence(self, call: Call) -> None:
         self._signal(call, self.states.FENCE)
 
+    def _do_wrong_late_fence(self, call: Call) -> None:
+        """A confirmation comes for what has ended."""
+        number = self.transfers[call.subject]
+        before, ended = self._everything(), self.lc.ended_transfers[number].state
+        self._went(self.lc.transfer(number, self.states.FENCE))
+        same = self.lc.ended_transfers[number].state == ended and self._everything() == before
+        self.must(same, "S3 a late fence changes nothing")
+
     def _do_give_up(self, call: Call) -> None:
         self._signal(call, self.states.GIVE_UP)
 
@@ -156,22 +165,26 @@ class Operations(Environment):
         self._reset(call.told["force"] == "True", refused=True)
 
     def _reset(self, force: bool, *, refused: bool) -> bool:
+        """By the client's own call, which asks for the tier as well."""
         lc = self.lc
         if lc.in_flight:
             raise Refused
-        before, refusing = self._everything(), lc.refusing(force)
-        decision = lc.reset(force)
-        if decision.done:
+        before, refusing, cleared = self._everything(), lc.refusing(force), self.tier.cleared
+        result = self.core.reset_prefix_cache(force, reset_connector=True).result(timeout=0)
+        if result.success:
             self.must(not refusing, "S6 a reset is done although somebody refuses it")
             self.must(not len(lc.ledger.index), "S7 after a reset no block is a hit")
+            self.must(self.tier.cleared > cleared, "S7 after a reset the tier has no entry")
         else:
             self.must(self._everything() == before, "S6 a refused reset changes nothing")
-            kinds = {holder.kind for holder in decision.refused_by}
+            self.must(self.tier.cleared == cleared, "S6 a refused reset leaves the tier alone")
+            self.must(not result.tiers, "S6 a refused reset drops no prefix")
+            kinds = {holder.kind for holder in result.holders}
             named = bool(kinds & {"LOAD", "STORE"})
             self.must(named or not force, "P1 a refused forced reset has a transfer to name")
-        if decision.done == refused and not self.complaints:
+        if result.success == refused and not self.complaints:
             raise Refused
-        return bool(decision.done)
+        return bool(result.success)
 
     def _everything(self) -> object:
         lc = self.lc
@@ -209,7 +222,7 @@ class Operations(Environment):
         if cached != [block]:
             raise NotOnTheEngineError("evict one of several")
         held = int(self.lc.ledger.counts[block]) > 0
-        self.lc.ledger.drop_cached()
+        self.lc.forget_prefixes()
         self.must(not held or index.is_cached(block), "S2 what loses its prefix nobody holds")
 
     # --- modes ----------------------------------------------------------------------------------
@@ -246,7 +259,7 @@ class Operations(Environment):
         if self.lc.mode != self.states.PAUSED:
             raise Refused
         self._sleep(int(call.told["level"]))
-        self.lc.ledger.drop_cached()
+        self.lc.forget_prefixes()
 
     def _sleep(self, level: int) -> None:
         transfers = sum(h.kind in ("LOAD", "STORE") for h in self.lc.refusing(True))

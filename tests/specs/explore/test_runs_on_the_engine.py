@@ -21,16 +21,28 @@ INSTANCES = {
     "pauses, sleep, changed weights, grammar": Instance(
         requests=1, transfers=0, features=core(F.PAUSE, F.SLEEP, F.WEIGHTS, F.GRAMMAR)
     ),
+    "by the policy, with a session": Instance(
+        transfers=0, block_size=2, prompt=1, model_length=4,
+        features=core(F.POLICY, F.SESSIONS, F.STOPS),
+    ),
     "a reset that waits": Instance(features=core(F.WAITING_RESETS)),
 }  # fmt: skip
 STEPS = 25
 
 
 def a_run(stepper: Stepper, chooser: random.Random) -> list[str]:
-    """Labels of random actions from the start; the last step is settled whole, or not begun."""
+    """Labels of random actions from the start; the last step is settled whole, or not begun.
+
+    The engine launches a step for all of its requests at once.
+    """
     state, labels = stepper.system.initial, []
     while len(labels) < STEPS:
-        following = list(stepper.successors(state))
+        launches = bool(labels) and labels[-1].startswith("launch")
+        following = [
+            each
+            for each in stepper.successors(state)
+            if launches or stepper.system.actions[each[0]].name != "launch_with"
+        ]
         if not following:
             break
         number, state, failed = chooser.choice(following)
