@@ -9,12 +9,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..target import RejectedError, ResetAnswer, Settings
+from ..target import Promise, RejectedError, ResetAnswer, Settings
 from .vllm import VllmAsyncScheduler, VllmScheduler
 
 
 class GuardedVllmScheduler(VllmScheduler):
     """`kvproof fuzz --target vllm-guarded`: the synchronous scheduler."""
+
+    #: What vLLM promises, and what the guard adds to it.
+    promises = VllmScheduler.promises | {
+        Promise.REFUSED_RESET_CHANGES_NOTHING,
+        Promise.SESSIONS_STAY_WITHIN_LENGTH,
+    }
 
     def __init__(self, settings: Settings) -> None:
         os.environ["KVPROOF_GUARD"] = "repair"
