@@ -10,7 +10,8 @@ PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Bytecode is made of what is imported, when it is: of all of torch it takes a minute.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: help venv demo test long lint ruff typecheck test-vllm docs clean
 

@@ -7,7 +7,7 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import z3
@@ -68,9 +68,10 @@ class Report:
     moves: int
     rows: int
     seconds: float
-    proofs: Proofs | None = None
+    # As formulas these are megabytes of text, too long for anybody to read.
+    proofs: Proofs | None = field(default=None, repr=False)
     #: Every condition with its verdict, those of vacuity included.
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[Decided, ...] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> Verdict:

@@ -56,7 +56,8 @@ def test_a_test_whose_program_is_missing_is_left_out_by_name_or_fails(
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={"PATH": "", "KVPROOF_PROGRAMS": required, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PATH": "", "KVPROOF_PROGRAMS": required, "PYTHONDONTWRITEBYTECODE": "1",
+             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     assert outcome in run.stdout, run.stdout + run.stderr
     assert "not installed: spin (tests/install_programs.sh)" in run.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import unittest
 
 import hypothesis.strategies as st
 import pytest
@@ -203,13 +202,22 @@ class BesideTheReference(RuleBasedStateMachine):
         return {request.id: (request.delivered, request.finished) for request in now.requests}
 
 
-TestBesideTheReference: type[unittest.TestCase] = BesideTheReference.TestCase
-TestBesideTheReference.settings = settings(  # type: ignore[attr-defined]
-    max_examples=60,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+def examples(number: int) -> settings:
+    return settings(
+        max_examples=number,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+class TestBesideTheReference(BesideTheReference.TestCase):  # type: ignore[name-defined]
+    settings = examples(25)
+
+
+@pytest.mark.long
+class TestLongBesideTheReference(BesideTheReference.TestCase):  # type: ignore[name-defined]
+    settings = examples(1000)
 
 
 def test_what_a_plan_lets_go_and_takes_again_no_later_admission_of_it_hits() -> None:

@@ -64,7 +64,8 @@ def make(directory: Path) -> None:
     if not (directory / "bin" / "python").exists():
         run(sys.executable, "-m", "venv", directory)
     python = directory / "bin" / "python"
-    pip = (python, "-m", "pip", "install", "--quiet")
+    # Bytecode is made of what is imported, when it is.
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
     if step(TORCH):
         run(*pip, TORCH)
         finish(TORCH)

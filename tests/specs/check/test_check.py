@@ -23,6 +23,11 @@ def test_nothing_that_is_proved_is_vacuous(proved: Report) -> None:
     assert proved.vacuous == ()
 
 
+def test_a_report_is_shown_without_its_formulas(proved: Report) -> None:
+    """A test that failed beside it took minutes to say so."""
+    assert len(repr(proved)) < 100_000
+
+
 def test_initiation_consecution_and_the_statement_are_shown_separately(proved: Report) -> None:
     for finding in proved.findings:
         parts = finding.parts

@@ -160,7 +160,7 @@ def test_every_kind_of_move_of_an_instance_is_a_way_in_which_an_action_can_go(
     proved: Report,
 ) -> None:
     assert proved.proofs is not None
-    uncovered, kinds = _uncovered(proved.proofs, Size(blocks=2), 1800, 1)
+    uncovered, kinds = _uncovered(proved.proofs, Size(blocks=2), 1200, 1)
     assert uncovered == []
     assert kinds > 60
 
