@@ -1,6 +1,10 @@
 """A server process on a fake device: `python -m tests.runtime.server.fake_server abort|drain`."""
 
+import contextlib
+import os
 import sys
+import threading
+from pathlib import Path
 
 import typer
 from kvproof.runtime.server.run import listen, serve
@@ -8,6 +12,16 @@ from kvproof.runtime.server.settings import ServerConfig
 
 from .fake_device import fake_engine
 from .texts import byte_tokenizer
+
+
+def children() -> list[str]:
+    """The processes that this one has started and that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(stat.parent.name)
+    return found
 
 
 def main(mode: str, drain_timeout: str) -> None:
@@ -23,9 +37,8 @@ def main(mode: str, drain_timeout: str) -> None:
     )
     listening = listen(config.host, config.port)
     serve(engine, tokenizer, config, listening, typer.echo)
-    import threading
-
     left = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+    left += children()
     typer.echo(f"left: {left}")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kvproof.runtime.integrations.vllm_report import DepartureError, Report, logger
 from kvproof.specs.fuzz.campaign import LENGTH
-from kvproof.specs.fuzz.generation import Generator
-from kvproof.specs.fuzz.run import explore, replay
-from kvproof.specs.fuzz.target import NewRequest, Settings
+from kvproof.specs.fuzz.generation import Generator, RandomDraw, plan
+from kvproof.specs.fuzz.run import Session, explore, replay
+from kvproof.specs.fuzz.target import NewRequest, Settings, Target
+from kvproof.specs.fuzz.targets.vllm import VllmAsyncScheduler, VllmScheduler
 from prometheus_client import REGISTRY
 
 from ..findings import RECORDED, Recorded
@@ -55,6 +56,31 @@ def test_an_observed_vllm_fails_as_vllm_does_and_the_guard_says_so(recorded: Rec
     assert failure.violation.rule == recorded.rule
     if recorded.name in SEEN:
         assert departures()[SEEN[recorded.name]] >= 1
+
+
+@pytest.mark.parametrize(
+    ("plain", "observed"), [(VllmScheduler, Observed), (VllmAsyncScheduler, ObservedAsync)]
+)
+def test_an_observed_vllm_is_after_each_call_in_the_state_that_a_plain_one_is_in(
+    plain: type[Target], observed: type[Target]
+) -> None:
+    compared = 0
+    for seed in range(24):
+        draw = RandomDraw(seed)
+        chosen = plan(draw, plain, faults=seed % 4 == 0)
+        generator = Generator(chosen, draw)
+        one, other = (Session(kind, chosen.settings) for kind in (plain, observed))
+        for _ in range(LENGTH):
+            operation = generator.next(one.target, one.now)
+            failures = [session.apply(operation) for session in (one, other)]
+            assert one.now == other.now
+            if failures != [None, None]:
+                assert failures[0] is not None
+                assert failures[1] is not None
+                assert failures[0].key() == failures[1].key()
+                break
+            compared += 1
+    assert compared > 500
 
 
 @contextmanager
