@@ -13,12 +13,13 @@ BIN := $(VENV)/bin
 # Bytecode is made of what is imported, when it is: of all of torch it takes a minute.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: help venv demo test long lint ruff typecheck test-vllm docs clean
+.PHONY: help venv demo test long gpu lint ruff typecheck test-vllm docs clean
 
 help:
 	@echo "make demo       the proofs, then the reset scenario on a served model (minutes)"
 	@echo "make test       the tests (everyday run, below five minutes)"
 	@echo "make long       the tests that take longer"
+	@echo "make gpu        the tests that need a CUDA device"
 	@echo "make lint       ruff, mypy --strict, import contracts"
 	@echo "make test-vllm  the tests against vLLM, in an environment of its own"
 	@echo "make docs       the manual, into site/"
@@ -33,6 +34,9 @@ long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
 	$(BIN)/kvproof check --mutants --solver both --jobs $$(getconf _NPROCESSORS_ONLN)
 	$(BIN)/kvproof fuzz --target runtime --seconds $(FUZZ_SECONDS) --out reports/fuzz
+
+gpu: venv
+	$(BIN)/pytest -m gpu $(PYTEST_ARGS)
 
 # --- static checks ----------------------------------------------------------------------------
 lint: ruff typecheck
