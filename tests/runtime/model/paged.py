@@ -33,13 +33,15 @@ class Paged:
         path: Path,
         backend: Backend = PerRequestAttention,
         dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
     ) -> None:
-        self.weights = Weights(lambda: open_checkpoint(path), dtype, CPU)
+        self.device = device
+        self.weights = Weights(lambda: open_checkpoint(path), dtype, device)
         config = self.weights.config
-        self.kv = TorchKV(config, NUM_BLOCKS, BLOCK, dtype, CPU)
+        self.kv = TorchKV(config, NUM_BLOCKS, BLOCK, dtype, device)
         self.kv.blocks.fill_(float("nan"))  # reading what was never written must show
         small = (
-            operations_for(config, dtype, CPU)
+            operations_for(config, dtype, device)
             if backend is NativeAttention
             else TorchOperations(config)
         )
@@ -59,6 +61,6 @@ class Paged:
             tables[row, : needed[row]] = self.tables[name][: needed[row]]
             self._done[name] = int(starts[row] + counts[row])
         flat = np.concatenate([np.asarray(tokens, np.int64) for _, tokens in work])
-        where = layout(starts, counts, tables, BLOCK, CPU)
-        hidden = self.decoder.hidden(torch.from_numpy(flat), where, self.kv)
-        return list(self.decoder.logits(hidden).split(counts.tolist()))
+        where = layout(starts, counts, tables, BLOCK, self.device)
+        hidden = self.decoder.hidden(torch.from_numpy(flat).to(self.device), where, self.kv)
+        return list(self.decoder.logits(hidden).cpu().split(counts.tolist()))
