@@ -173,10 +173,7 @@ class Lifecycle(StepLanes):
         return self._let_go_unless(self.refusing(force))
 
     def let_go_of_all(self) -> ResetDecision:
-        """What a reset does when nobody refuses, and a sleep: everybody lets go, all is forgotten.
-
-        By its own lane, because a reset of hundreds of requests must not stop the others for long.
-        """
+        """What a reset does when nobody refuses, and a sleep: all let go, all is forgotten."""
         return self._let_go_unless(())
 
     def _let_go_unless(self, refused_by: tuple[Holder, ...]) -> ResetDecision:
@@ -187,18 +184,19 @@ class Lifecycle(StepLanes):
         refusing = len(refused_by)
         rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
         states, covered = self.view.state[rows].tolist(), self.view.covered[rows].tolist()
-        sent = [
-            (row, event)
-            for row, state, held in zip(rows, states, covered, strict=True)
-            if (event := sent_event(refusing, state, held > 0)) != NO_EVENT
+        events = [
+            sent_event(refusing, state, held > 0)
+            for state, held in zip(states, covered, strict=True)
         ]
-        let_go = tuple(row for row, _ in sent)
-        if not drops_prefixes(refusing):
-            for row, event in sent:
-                if event == PREEMPT:
-                    self.preempt(row, forced=True)
-                else:
-                    self.reclaim(row)
-            return ResetDecision(refused_by, let_go=let_go)
-        told = np.array(sent, dtype=np.int64).reshape(-1, 2)
-        return ResetDecision(refused_by, True, self.let_go(told[:, 0], told[:, 1]), let_go)
+        sent = [row for row, event in zip(rows, events, strict=True) if event != NO_EVENT]
+        events = [event for event in events if event != NO_EVENT]
+        if drops_prefixes(refusing):
+            # By its own lane: to let go of hundreds one by one would stop the others for long.
+            told = np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64)
+            return ResetDecision(refused_by, True, self.let_go(*told), tuple(sent))
+        for row, event in zip(sent, events, strict=True):
+            if event == PREEMPT:
+                self.preempt(row, forced=True)
+            else:
+                self.reclaim(row)
+        return ResetDecision(refused_by, let_go=tuple(sent))
