@@ -261,6 +261,9 @@ class Guard(Scheduler):  # type: ignore[misc]
         kept = sessions.kept_tokens(session)
         with sessions.tokens_kept(session):
             super()._update_request_as_session(session, update)
+        # The runner is told of a turn's tokens when its session is sent as new. One that was
+        # preempted in an earlier turn and loads, because it was reclaimed, is sent as resumed.
+        session.num_preemptions = 0
         tier.forget_blocks(self, session, kept)
 
     # Transfers.

@@ -37,8 +37,12 @@ class GuardedVllmScheduler(VllmScheduler):
         return f"{super().version()} with kvproof's guard"
 
     def duplicate(self, transfer: str) -> None:
-        request = self.scheduler.requests.get(self.device.request_of(transfer))
-        if request is None or request.status.name != "WAITING_FOR_REMOTE_KVS":
+        name = self.device.request_of(transfer)
+        request = self.scheduler.requests.get(name)
+        loads = [t for t in self.device.transfers() if t.open and t.kind == "LOAD"]
+        again = request is not None and request.status.name == "WAITING_FOR_REMOTE_KVS"
+        # Aborted, it waits no more, and its load goes on.
+        if not again and not any(load.request == name for load in loads):
             super().duplicate(transfer)
 
     def reset(self, running: bool, connector: bool) -> ResetAnswer:

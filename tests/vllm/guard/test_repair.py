@@ -10,7 +10,7 @@ from kvproof.specs.fuzz.run import replay
 from kvproof.specs.fuzz.target import NewRequest, Settings, next_token
 from kvproof.specs.fuzz.targets import load
 
-from ..findings import RECORDED, Recorded
+from ..findings import DRAIN, RECORDED, Recorded, add, chunk, session
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
@@ -80,6 +80,21 @@ def test_a_parked_session_that_was_reset_keeps_its_tokens() -> None:
         tokens.append(target.snapshot().request("s").delivered)
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == 4
+
+
+def test_a_session_that_was_preempted_in_an_earlier_turn_and_reclaimed_is_sent_as_new() -> None:
+    """Found by the fuzzer: it loaded its prefix, and its turn's tokens never reached the runner."""
+    operations = (
+        add("r1", list(range(21, 30)), 5),
+        add("r2", [1, 2, 3, 4], 1),
+        session("r3", [1, 2, 3], 3),
+        add("r4", list(range(1, 13)), 2),
+        chunk("r3", [80], 2),
+        DRAIN,
+    )
+    settings = Settings(blocks=4, max_length=16, connector="offload-all")
+    failure = replay(load("vllm-guarded"), settings, operations)
+    assert failure is None, failure and failure.violation.message
 
 
 def test_a_refused_sleep_leaves_the_engine_running() -> None:
