@@ -48,7 +48,6 @@ WHERE = {
 EVERYDAY = (
     "letting go frees blocks under a launched step",
     "a transfer that is given up ends its hold",
-    "a refused reset drops prefixes",
     "a lease that is over changes nothing",
     "two oldest requests are each other's victims",
 )
