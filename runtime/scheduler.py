@@ -96,7 +96,8 @@ class Scheduler:
             longest = lifecycle.longest
             known = length(view.prompt[rows], view.delivered[rows])
             over = (target >= longest) & (target < limit) & (target == known)
-            plan.errors += rows[over].tolist()
+            for row in rows[over].tolist():
+                self._plan_error(plan, room, row)
             limit = np.minimum(limit, longest)
         # A step beyond the turn's end would compute what is thrown away.
         going = (tokens > 0) & (target < limit)
@@ -165,11 +166,10 @@ class Scheduler:
             if never_fits(
                 int(ends[place]), engine.pool_blocks, engine.quarantined, engine.block_size
             ):
-                plan.errors.append(row)
-                room.let_go(row)
+                self._plan_error(plan, room, row)
                 continue
             if needed > room.free:
-                behind = (victim for victim in self._behind(row) if victim not in gone)
+                behind = (victim for victim in self._behind(row, plan) if victim not in gone)
                 victims = self._sacrifice(plan, room, row, _always(needed), behind)
                 gone.update(victims)
             if needed > room.free:
@@ -179,7 +179,13 @@ class Scheduler:
             kept.append(place)
         return rows[kept], tokens[kept], new_blocks[kept]
 
-    def _behind(self, row: int) -> Iterator[int]:
+    def _plan_error(self, plan: Plan, room: Room, row: int) -> None:
+        """It can never go on: it ends before all else, so nobody can take from it any more."""
+        plan.errors.append(row)
+        if self._lifecycle.view.covered[row]:
+            room.let_go(row)
+
+    def _behind(self, row: int, plan: Plan) -> Iterator[int]:
         """The running requests that may be victims of `row`, the last in order first."""
         view = self._lifecycle.view
         priority, arrival = int(view.priority[row]), int(view.arrival[row])
@@ -188,7 +194,8 @@ class Scheduler:
                 int(view.priority[victim]), int(view.arrival[victim]), priority, arrival
             ):
                 return
-            yield victim
+            if victim not in plan.errors:
+                yield victim
 
     def _sacrifice(
         self,
@@ -268,7 +275,7 @@ class Scheduler:
             if never_fits(
                 lifecycle.length(row), engine.pool_blocks, engine.quarantined, engine.block_size
             ):
-                plan.errors.append(row)
+                self._plan_error(plan, room, row)
                 continue
             if plan.stalled and not self._is_ahead(row, plan.stalled[0]):
                 return
@@ -353,7 +360,7 @@ class Scheduler:
         work for an older one's start gains nothing.
         """
         view = self._lifecycle.view
-        for victim in self._behind(row):
+        for victim in self._behind(row, plan):
             if victim not in plan.victims and (
                 victim in plan.stalled or view.priority[victim] > view.priority[row]
             ):

@@ -256,3 +256,27 @@ def test_a_repeated_signal_is_heard_alone() -> None:
     assert engine.snapshot() == before
     engine.finish_step()
     assert engine.snapshot() != before
+
+
+def test_who_can_never_go_on_is_nobodys_victim_in_the_same_plan() -> None:
+    """Found by an hour of fuzzing: the request was to be preempted after it had failed."""
+    engine = RuntimeEngine(
+        Settings(blocks=4, block_size=2, max_length=8, priority=True, depth=2, connector="tier")
+    )
+    engine.add(NewRequest("stored", (1, 2), max_tokens=2))
+    for _ in range(2):
+        engine.step()
+        engine.finish_step()
+    (store,) = [transfer.id for transfer in engine.snapshot().transfers if transfer.open]
+    engine.lose(store)
+    drain(engine)
+    assert engine.core.stats().blocks_quarantined == 1
+    engine.add(NewRequest("fails", (11, 12, 13), max_tokens=5, priority=2))
+    for _ in range(4):
+        engine.step()
+        engine.finish_step()
+    engine.add(NewRequest("next", (21,), max_tokens=1))
+    engine.step()
+    assert drain(engine).stuck == ()
+    (answered,) = [each for each in engine.snapshot().requests if each.id == "next"]
+    assert len(answered.delivered) == 1
