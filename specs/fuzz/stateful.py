@@ -27,6 +27,9 @@ from .rules import RULES
 from .run import Failure, Session
 from .target import Target
 
+#: The weight of an operation (see `WEIGHTS`) for which it is one rule of the state machine.
+ONE_RULE = 4
+
 
 class BrokenRuleError(AssertionError):
     """A rule of the oracle does not hold. `failure` is what `kvproof fuzz` would report."""
@@ -117,9 +120,13 @@ def _rule_for(name: str) -> Callable[..., None]:
 def machine(target: type[Target], faults: bool = False) -> type[EngineMachine]:
     """The state machine of one target. `faults`: signals may also be lost and repeated."""
     names = [name for name in WEIGHTS if faults or name not in FAULTS]
-    # Step and finish_step twice: most of what goes wrong needs several steps.
-    rules = {name: _rule_for(name) for name in names}
-    rules |= {f"{name}_again": _rule_for(name) for name in ("step", "finish_step")}
+    # Hypothesis takes each rule that is possible as often as any other, so what shall come more
+    # often is there more than once: steps, so that they overlap with all else.
+    rules = {
+        f"{name}_{copy}" if copy else name: _rule_for(name)
+        for name in names
+        for copy in range(max(1, WEIGHTS[name] // ONE_RULE))
+    }
     body = {"target": target, "faults": faults, **rules}
     return type(f"{target.__name__}Machine", (EngineMachine,), body)
 

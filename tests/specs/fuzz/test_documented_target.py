@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from kvproof.specs.fuzz import stateful_test
 from kvproof.specs.fuzz.campaign import Budget, search
+from kvproof.specs.fuzz.generation import WEIGHTS
+from kvproof.specs.fuzz.operations import FAULTS
+from kvproof.specs.fuzz.stateful import machine
 
 from . import documented
 
@@ -83,6 +86,15 @@ def test_stateful_test_fails_on_a_broken_engine_and_says_what_happened(
     assert "FAILED test_broken.py::TestMyEngine" in run.stdout, run.stdout + run.stderr
     assert re.search("rule (idle-holds-nothing|progress):", run.stdout)
     assert "1. A request, r1, arrives" in run.stdout
+
+
+def test_a_state_machine_has_the_operations_in_the_weights_of_the_fuzzer(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "documented_weights")
+    attributes = vars(machine(module.MyTarget)).values()
+    rules = [getattr(each, "__name__", "") for each in attributes]
+    assert set(WEIGHTS) - set(rules) == set(FAULTS)
+    for often, seldom in (("step", "add"), ("add", "chunk"), ("chunk", "reset")):
+        assert rules.count(often) > rules.count(seldom)
 
 
 def test_stateful_test_passes_on_a_sound_engine(tmp_path: Path) -> None:
