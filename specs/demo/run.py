@@ -1,14 +1,18 @@
-"""The demo as a whole: proofs, model, server, scenario, verdict."""
+"""The demo as a whole: proofs, model, server, scenario, the server's trace, verdict."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ..conform import Verdict, conform
+from ..conform.replay import read_lines
 from . import scenario
 from .client import Api
 from .fetch import fetched
@@ -35,6 +39,8 @@ class Report:
 
     proofs: ProofReport | None = None
     rows: list[tuple[str, Row]] = field(default_factory=list)
+    #: Of the trace that the server wrote; None: the server is somebody else's.
+    trace: Verdict | None = None
 
     @property
     def holds(self) -> bool:
@@ -42,13 +48,15 @@ class Report:
         trials = sum(len(part.trials) for part in scenario.PARTS)
         complete = len(self.rows) == trials
         proved = self.proofs is None or self.proofs.holds
-        return proved and complete and all(row.holds for _, row in self.rows)
+        conforms = self.trace is None or _conforms(self.trace)
+        return proved and complete and conforms and all(row.holds for _, row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "holds": self.holds,
             "proofs": None if self.proofs is None else self.proofs.as_dict(),
+            "trace": None if self.trace is None else _trace_as_dict(self.trace),
             "trials": [row.as_dict() | {"part": part} for part, row in self.rows],
         }
 
@@ -59,7 +67,17 @@ def run_demo(console: Console, options: Options) -> Report:
     if options.proofs:
         report.proofs = prove(console, options.as_json)
     console.rule("The reset scenario, over HTTP", align="left")
-    with _server(console, options) as api:
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.jsonl")
+        _run_scenario(console, options, report, trace)
+        if options.url is None:
+            report.trace = conform(read_lines([trace]))
+    _verdict(console, report)
+    return report
+
+
+def _run_scenario(console: Console, options: Options, report: Report, trace: Path) -> None:
+    with _server(console, options, trace) as api:
         console.print(_caption(options), soft_wrap=False)
         view = View(console)
         with view.shown():
@@ -73,19 +91,17 @@ def run_demo(console: Console, options: Options) -> Report:
                 report.rows.append((part.title, row))
                 view.add(part.title, row)
             bench.streams, bench.doing = [], ""
-    _verdict(console, report)
-    return report
 
 
 @contextlib.contextmanager
-def _server(console: Console, options: Options) -> Iterator[Api]:
+def _server(console: Console, options: Options, trace: Path) -> Iterator[Api]:
     if options.url is not None:
         yield Api(options.url)
         return
     fetched(console, options.model)
     command = scenario.server_options(options.load_delay)
     console.print(f"kvproof serve {options.model} {' '.join(command)}", style="dim", soft_wrap=True)
-    with served(options.model, command) as api:
+    with served(options.model, [*command, "--trace", str(trace)]) as api:
         yield api
 
 
@@ -110,8 +126,38 @@ def _verdict(console: Console, report: Report) -> None:
         console.print(f"These do not hold: {', '.join(failed)}.", style="bold red")
     if report.proofs is not None and not report.proofs.holds:
         console.print("The proofs do not hold; see their table.", style="bold red")
+    if report.trace is not None:
+        _told_of_trace(console, report.trace)
     if report.holds:
         checks = sum(len(row.passed) for _, row in report.rows)
         console.print(
             f"Every row holds: {len(report.rows)} trials, {checks} checks.", style="bold green"
+        )
+
+
+def _conforms(trace: Verdict) -> bool:
+    return trace.departure is None and trace.matched > 0
+
+
+def _trace_as_dict(trace: Verdict) -> dict[str, Any]:
+    departure = None if trace.departure is None else trace.departure.as_dict()
+    return {"matched": trace.matched, "subjects": trace.subjects, "departure": departure}
+
+
+def _told_of_trace(console: Console, trace: Verdict) -> None:
+    if _conforms(trace):
+        console.print(
+            f"The server's trace conforms to the declaration: {trace.matched} transitions of "
+            f"{trace.subjects} subjects.",
+            style="bold green",
+        )
+    elif trace.departure is None:
+        console.print("The server wrote no trace.", style="bold red")
+    else:
+        found = trace.departure
+        console.print(
+            f"The server's trace departs from the declaration in its line {found.line}: "
+            f"{found.what}",
+            style="bold red",
+            markup=False,
         )

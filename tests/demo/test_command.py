@@ -1,16 +1,21 @@
 """`kvproof demo`: its exit codes, its JSON, its table; and a server that it cannot reach."""
 
+import contextlib
 import io
 import json
+from pathlib import Path
 
 import pytest
 from kvproof.specs.cli import exits, main
 from kvproof.specs.demo import proofs, run, scenario
+from kvproof.specs.demo.client import Api
 from kvproof.specs.demo.proofs import ProofReport
 from kvproof.specs.demo.rows import Row
 from kvproof.specs.demo.trials import control, flagged
 from kvproof.specs.demo.view import View
 from rich.console import Console
+
+from ..specs.conform.traces import TraceMaker
 
 
 def never_holds(bench, name):
@@ -72,6 +77,35 @@ def test_proofs_that_do_not_hold_are_exit_1(served, short, monkeypatch, capsys):
     assert report["proofs"]["report"] == {"S2": "undecided"}
     monkeypatch.setattr(run, "prove", lambda *asked: ProofReport(0))
     assert demo(served, "--json") == exits.OK
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [
+        (slice(0, 0), "trace conforms to the declaration: 300 transitions of"),
+        (slice(99, 100), "trace departs from the declaration in its line 100:"),
+        (slice(0, 300), "The server wrote no trace."),
+    ],
+)
+def test_the_trace_of_the_server_that_it_starts_must_conform(
+    served, short, monkeypatch, capsys, left_out, words
+):
+    lines = TraceMaker(seed=3).walk(300)
+    del lines[left_out]
+
+    @contextlib.contextmanager
+    def started(model, options):
+        Path(options[options.index("--trace") + 1]).write_text("".join(f"{x}\n" for x in lines))
+        yield Api(served.url)
+
+    short(clears)
+    monkeypatch.setattr(run, "served", started)
+    monkeypatch.setattr(run, "fetched", lambda *asked: None)
+    holds = "conforms" in words
+    assert main(["demo", "fake", "--no-proofs"]) == (exits.OK if holds else exits.FAILED)
+    said = " ".join(capsys.readouterr().out.split())
+    assert words in said
+    assert ("Every row holds" in said) == holds
 
 
 def test_a_server_that_is_not_there_is_exit_1_and_named(capsys):

@@ -18,4 +18,6 @@ def test_every_row_holds_on_the_served_model():
     trials = report["trials"]
     assert len(trials) == sum(len(part.trials) for part in PARTS)
     assert all(trial["holds"] for trial in trials)
+    assert report["trace"]["departure"] is None
+    assert report["trace"]["matched"] > 1000
     assert all(trial["loaded_bytes"] > 0 for trial in trials if trial["trial"] != "session")
