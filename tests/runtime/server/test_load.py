@@ -53,8 +53,8 @@ def busy():
     servers.end()
 
 
-def test_four_seconds_of_load_lose_nothing(busy, capsys):
-    run(busy, 4, seed=1, capsys=capsys)
+def test_ten_seconds_of_load_lose_nothing(busy, capsys):
+    run(busy, 10, seed=1, capsys=capsys)
 
 
 @pytest.mark.long
