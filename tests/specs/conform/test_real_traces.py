@@ -42,6 +42,7 @@ class TracedEngine(RuntimeEngine):
 
     def close(self) -> None:
         self.core.trace(None)
+        super().close()
 
 
 @pytest.fixture(scope="module")
