@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 
 import pytest
 
@@ -13,7 +14,7 @@ from .texts import byte_tokenizer
 Capture = pytest.CaptureFixture[str]
 
 
-def run(served: Served, seconds: float, seed: int, capsys: Capture) -> None:
+def run(served: Served, seconds: float, seed: int, capsys: Capture) -> Counter[str]:
     figures = asyncio.run(Load(served.url, seconds, seed).run())
     with capsys.disabled():
         sys.stdout.write(f"\n{figures}\n")
@@ -33,6 +34,7 @@ def run(served: Served, seconds: float, seed: int, capsys: Capture) -> None:
         assert client.get("/health").status_code == 200
         assert 'status="500"' not in client.get("/metrics").text
     assert corruptions(served.engine) == []
+    return figures.done
 
 
 @pytest.fixture
@@ -59,4 +61,5 @@ def test_ten_seconds_of_load_lose_nothing(busy, capsys):
 
 @pytest.mark.long
 def test_two_minutes_of_load_lose_nothing(busy, capsys):
-    run(busy, 120, seed=2, capsys=capsys)
+    done = run(busy, 120, seed=2, capsys=capsys)
+    assert all(done[kind] > 0 for kind in ("reset", "pause", "sleep", "wake")), "each went at times"
