@@ -319,9 +319,7 @@ def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None
     return Verdict(read, matched, replay.subjects, departure, replay.used_rows, tuple(cut_off))
 
 
-def _replayed(
-    replay: Replay, path: Path, number: int, text: str
-) -> Departure | None:
+def _replayed(replay: Replay, path: Path, number: int, text: str) -> Departure | None:
     """Where the line departs, if it does."""
     line = None
     try:
