@@ -13,7 +13,6 @@ from ...statemachine.states import (
     ABSENT,
     ACTIVE,
     CANCELLING,
-    DRAINING,
     FAILED,
     FENCED,
     FINISHED,
@@ -79,7 +78,7 @@ def invariants_of(instance: Instance) -> list[Invariant]:
         Invariant("S8 an engine that is active is awake and has no pause", "engine", _active),
         *(
             [Invariant("P5 nobody is ahead of itself", "engine", _strict)]
-            if _ordered(instance)
+            if instance.has(Feature.POLICY)
             else []
         ),
         Invariant(
@@ -354,27 +353,6 @@ def _transfer(instance: Instance, n: int) -> Iterator[Invariant]:
     yield Invariant("S3 a transfer has a hold until it has ended", name, hold)
     yield Invariant("S2 what a worker touches is held", name, touched)
     yield Invariant("S2 a load's blocks are held by it and its waiters only", name, alone)
-
-
-#: Said of a state and of the actions that are enabled in it, so not by an `Invariant` alone.
-NOT_STUCK = "P5 where work is left, somebody other than a client can act"
-
-
-def never_stuck(instance: Instance) -> bool:
-    """Whether an instance promises it: a lost completion without a lease keeps its waiters."""
-    return instance.has(Feature.LEASES) or not instance.has(Feature.LOST)
-
-
-def work_left(w: World) -> Value:
-    """A request waits or runs, and the engine is in a mode in which it goes on."""
-    s = w.state
-    working = (WAITING, PREEMPTED, RUNNING, WAITING_FOR_REMOTE_KVS)
-    admits = ex.either(s.e.mode == ACTIVE, s.e.mode == DRAINING)
-    return ex.both(admits, ex.either(*(among(r.state, working) for r in s.requests)))
-
-
-def _ordered(instance: Instance) -> bool:
-    return instance.has(Feature.POLICY)
 
 
 def _strict(w: World) -> Value:

@@ -22,11 +22,11 @@ from ...statemachine.states import (
 )
 from . import expressions as ex
 from .action import Action, Party
+from .deadlock import work_left
 from .expressions import Value
 from .fairness import FairCycles, Lasso
 from .graph import Graph
 from .instance import Feature, Instance
-from .invariants import work_left
 from .world import World
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from .action import helps
 from .compiled import System
-from .invariants import invariants_of, never_stuck, work_left
+from .deadlock import never_stuck, work_left
+from .invariants import invariants_of
 from .world import Disabled, RealWorld, initial_state
 
 #: The values of the slots, in their order.

@@ -15,8 +15,8 @@ from enum import IntEnum
 from ...statemachine.states import EngineMode, RequestState, TransferState
 from .action import Action, Party
 from .compiled import System
+from .deadlock import NOT_STUCK
 from .instance import Instance
-from .invariants import NOT_STUCK
 from .plain import Stepper, Values
 from .search import Finding, Search
 

@@ -16,8 +16,9 @@ from . import expressions as ex
 from .action import helps
 from .backend import Array, Backend, NumpyBackend
 from .compiled import Command, System
+from .deadlock import NOT_STUCK, never_stuck, work_left
 from .expressions import Value
-from .invariants import NOT_STUCK, Invariant, never_stuck, work_left
+from .invariants import Invariant
 from .kernels import Kernel, NewByte
 from .layout import Layout, Place
 from .symmetry import Canonical
