@@ -124,8 +124,8 @@ def _containers(lifecycle: Lifecycle) -> None:
         priority, arrival = view.priority[rows], view.arrival[rows]
         before = ahead(priority[:, None], arrival[:, None], priority, arrival).sum(axis=0)
         assert (before == np.arange(len(rows))).all(), (
-            f"{[lifecycle.id_of(row) for row in rows.tolist()]} are kept in this order, and "
-            f"{before.tolist()} of them are ahead of each"
+            f"a container keeps {[lifecycle.id_of(row) for row in rows.tolist()]} in this order, "
+            f"but by the policy {before.tolist()} of them are ahead of each"
         )
     assert len(set(listed)) == len(listed)
     empty = np.ones(len(view.state), dtype=bool)
@@ -172,7 +172,7 @@ def _transfers(lifecycle: Lifecycle) -> None:
         for row in record.waiters:
             assert int(lifecycle.view.waits_for[row]) == number, f"transfer {number}: {row}"
     for number, record in lifecycle.ended_transfers.items():
-        assert not transfer_refuses(record.state), f"transfer {number} is open and called ended"
+        assert not transfer_refuses(record.state), f"transfer {number} is open, but kept as ended"
         assert not record.held, f"transfer {number} has ended and has a hold"
         assert not record.waiters, f"transfer {number} has ended and is waited for"
 

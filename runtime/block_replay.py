@@ -1,9 +1,10 @@
 """Array code against the declaration's block functions: a bulk change, repeated pair by pair.
 
-Used with `check` on. What the counts, the pool and the index do for many blocks at once is repeated
-by the functions of `statemachine.blocks`, one pair of hold and block after the other, on records
-made of the arrays as they were; afterwards both must agree. A hold's command is told of every
-block, also of those that the hold does not cover: of these, all with the same facts are one case.
+Used in check mode (`EngineConfig.check`). What the counts, the pool and the index do for many
+blocks at once, the functions of `statemachine.blocks` repeat for one pair of hold and block after
+the other. They begin with records made of the arrays as they were, and must end with the arrays as
+they are now. A hold's command is given to every block, also to those that the hold does not cover;
+of the latter, blocks with the same facts are one case.
 """
 
 from __future__ import annotations
@@ -29,16 +30,22 @@ from .columns import Blocks, Int64Array
 if TYPE_CHECKING:
     from .holds import BlockLedger
 
-#: A block's facts in one int: bit 0 being written, bit 1 cached, then its quarantines, its count.
+#: The first bits of a block's facts in one int: being written (bit 0), cached, how many quarantines
+#: it is in, its count.
 _CACHED, _QUARANTINED, _COUNT = 1, 2, 22
 _QUARANTINES = (1 << (_COUNT - _QUARANTINED)) - 1
 
-#: One pair: the command is told of it, and changes the records.
+#: Gives the command to one pair: (block, or -1 for any block outside the hold; both records, which
+#: it changes).
 Pair = Callable[[int, HeldFacts, BlockFacts], None]
 
 
 class BlockReplay:
-    """The facts of all blocks before a bulk change, and what the declaration makes of them."""
+    """The facts of all blocks before a bulk change, and what the declaration makes of them.
+
+    Made before the change. Each method repeats one kind of change; `compare` comes last. All raise
+    AssertionError where the array code and the declaration differ.
+    """
 
     def __init__(self, ledger: BlockLedger) -> None:
         self._ledger = ledger
@@ -57,11 +64,11 @@ class BlockReplay:
         handed_over: Blocks = (),
         step: int = 0,
     ) -> None:
-        """A request's hold commands made of the table `before` the table `after`.
+        """A request's hold `commands` (bits) turned the block table `before` into `after`.
 
-        TAKE names every block that the table is to have: the pair that is there is not taken again.
-        `hits` and `fresh` are how the new ones came into it; `handed_over` is what the STEP hold
-        of `step` has been given.
+        TAKE names every block that the table is to have; a pair that exists is not taken again.
+        `hits` and `fresh` say where the new blocks came from: the prefix index, the pool.
+        `handed_over` is what the STEP hold of `step` was given.
         """
         was, kept = set(_ids(before)), set(_ids(after))
         shared, new = set(_ids(hits)), set(_ids(fresh))
@@ -87,9 +94,9 @@ class BlockReplay:
     def transfer(
         self, commands: int, blocks: Blocks, *, writes: bool, held: bool, quarantined: bool
     ) -> bool:
-        """A transfer's hold commands. `held`, `quarantined`: its hold as it was before them.
+        """A transfer's hold `commands` (bits). Returns whether it has its hold now.
 
-        Returns whether it has its hold now.
+        `writes`: it is a load. `held`, `quarantined`: its hold as it was before the commands.
         """
         carried = set(_ids(blocks))
         has: set[int] = set()
@@ -109,7 +116,7 @@ class BlockReplay:
     def processed(
         self, step: int, holds: Iterable[tuple[int, Blocks]], left: Iterable[tuple[int, Blocks]]
     ) -> None:
-        """A step is processed: of the STEP `holds`, each with its step, these are `left`."""
+        """A step is processed. STEP holds, each with its step: `holds` before, `left` after it."""
         expected: list[tuple[int, set[int]]] = []
         for of_step, blocks in holds:
             held: set[int] = set()
@@ -136,16 +143,19 @@ class BlockReplay:
         assert found == expected, f"STEP holds are left: {found}, the declaration says {expected}"
 
     def published(self, block: int, place: int, *, taken: bool) -> None:
-        """A block's content is complete. `taken`: another block is the hit for its key."""
+        """A block's content is complete, and is published.
+
+        `place`: its index in the block table. `taken`: another block is the hit for its key.
+        """
         if not taken:
             self._tell(lambda _, h, b: publish(b, place + 1), (block,), others=False)
 
     def dropped(self) -> None:
-        """Every prefix is dropped that may be."""
+        """Every cached prefix whose block has no hold is dropped."""
         self._tell(lambda _, h, b: drop(b), ())
 
     def compare(self, what: str) -> None:
-        """The arrays now must be what the functions have made of them."""
+        """The arrays must now hold what the functions arrived at. `what` begins the message."""
         found = _packed(self._ledger)
         wrong = np.flatnonzero(found != self._expected)
         if wrong.size:

@@ -346,7 +346,10 @@ class RequestEvents(LifecycleState):
     def _compare_blocks(
         self, row: int, replay: BlockReplay, commands: int, before: list[int]
     ) -> None:
-        """What the hold commands did to the counts, against the declaration's block functions."""
+        """Compare what an event's hold commands did with the declaration's block functions.
+
+        `before`: the blocks of the row's table before the event. Raises AssertionError.
+        """
         r = self._record
         after = [block for block in self._tables[row, : r.covered].tolist() if block >= 0]
         hits: Blocks = ()
@@ -391,7 +394,10 @@ class RequestEvents(LifecycleState):
     def _replay_publish(
         self, row: int, table: list[int], keys: list[bytes], first: int
     ) -> BlockReplay:
-        """The declaration's own publishing of these blocks, all of which must be written."""
+        """Publish these blocks by the declaration's function, to be compared afterwards.
+
+        `table`: the blocks from place `first` on. All of them must be written.
+        """
         written, end = int(self._facts[WRITTEN, row]), first + len(table)
         assert end * self.block_size <= written, f"{self._ids[row]!r} publishes what is unwritten"
         replay = BlockReplay(self.ledger)
@@ -406,7 +412,7 @@ class RequestEvents(LifecycleState):
         self._tokens[row, end - len(tokens) : end] = tokens
 
     def forget_prefixes(self) -> int:
-        """Every prefix that no hold keeps is forgotten. Returns how many blocks that were."""
+        """Drop every cached prefix whose block has no hold. Returns the number of those blocks."""
         replay = BlockReplay(self.ledger) if self.config.check else None
         dropped = self.ledger.drop_cached()
         if replay is not None:

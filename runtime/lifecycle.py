@@ -48,8 +48,8 @@ class ResetDecision:
     """What a reset did to the device: done, or refused by these holders with nothing changed."""
 
     refused_by: tuple[Holder, ...] = ()
-    forgot: bool = False  # the device's cached prefixes are dropped
-    dropped: int = 0  # cached blocks forgotten
+    forgot: bool = False  # the cached prefixes were dropped
+    dropped: int = 0  # blocks that were a hit before, and are none now
     let_go: tuple[int, ...] = ()  # rows that were preempted or reclaimed for it
 
     @property
@@ -173,13 +173,13 @@ class Lifecycle(StepLanes):
         return self._let_go_unless(self.refusing(force))
 
     def let_go_of_all(self) -> ResetDecision:
-        """What a reset does when nobody refuses, and a sleep: all let go, all is forgotten."""
+        """What a sleep does, and a reset that nobody refuses: all let go, prefixes are dropped."""
         return self._let_go_unless(())
 
     def _let_go_unless(self, refused_by: tuple[Holder, ...]) -> ResetDecision:
         """Send each request the event that the declaration has for it, and drop the prefixes.
 
-        A refused reset is no other case here: the declaration says that it sends none.
+        A refused reset takes the same way: it is the declaration that then sends no event.
         """
         refusing = len(refused_by)
         rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
@@ -191,9 +191,10 @@ class Lifecycle(StepLanes):
         sent = [row for row, event in zip(rows, events, strict=True) if event != NO_EVENT]
         events = [event for event in events if event != NO_EVENT]
         if drops_prefixes(refusing):
-            # By its own lane: to let go of hundreds one by one would stop the others for long.
+            # A lane of its own: hundreds of events, one by one, would hold up all other requests.
             told = np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64)
             return ResetDecision(refused_by, True, self.let_go(*told), tuple(sent))
+        # Nobody, unless the declaration is faulty; then it is obeyed, so that the fault shows.
         for row, event in zip(sent, events, strict=True):
             if event == PREEMPT:
                 self.preempt(row, forced=True)

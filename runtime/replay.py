@@ -64,7 +64,7 @@ class LaneReplay:
         """Repeat PUBLISH for each row, and OUTPUT where a token was sampled, and compare.
 
         The events decide by themselves what is stale or has let go; the lane's masks must agree.
-        What the lane calls full is all that may be published: one block more is refused.
+        The lane publishes as many blocks as are full: one more must be refused.
         """
         size = self._lanes.block_size
         for number, record in enumerate(self._records):

@@ -35,7 +35,7 @@ from .plan import NO_ROWS, Admission, CarriedOut, Loading, Plan, Steady
 from .room import Room
 from .transfers.manager import RemotePrefix
 
-#: Told how many blocks are free and how many are needed: whether a holder gives its blocks up.
+#: (blocks free, blocks needed) -> whether a holder must give its blocks up.
 GivesWay = Callable[[int, int], bool]
 
 
@@ -180,7 +180,10 @@ class Scheduler:
         return rows[kept], tokens[kept], new_blocks[kept]
 
     def _plan_error(self, plan: Plan, room: Room, row: int) -> None:
-        """It can never go on: it ends before all else, so nobody can take from it any more."""
+        """End a request that can never go on.
+
+        Errors are carried out before all else: it is nobody's victim, and what it has is room.
+        """
         plan.errors.append(row)
         if self._lifecycle.view.covered[row]:
             room.let_go(row)
@@ -236,7 +239,10 @@ class Scheduler:
         return preempted
 
     def _reclaimable(self, row: int, plan: Plan) -> Iterator[tuple[int, GivesWay]]:
-        """Who holds blocks without running, parked, then waiting; and when it must give them."""
+        """Who holds blocks without running, and when each must give them up to `row`.
+
+        Parked sessions first, then waiting requests, the last in order first.
+        """
         lifecycle, view = self._lifecycle, self._lifecycle.view
         for parked in lifecycle.parked:
             if view.covered[parked] and parked not in plan.reclaims:
@@ -249,10 +255,10 @@ class Scheduler:
         held_back = not starts_work(lifecycle.engine)
         for other in waiting.tolist():
             if other not in planned and other not in plan.reclaims:
-                yield other, must_reclaim_held_back if held_back else self._for(row, other)
+                yield other, must_reclaim_held_back if held_back else self._gives_way(other, row)
 
-    def _for(self, row: int, other: int) -> GivesWay:
-        """When a resident waiting request must give way to `row`."""
+    def _gives_way(self, other: int, row: int) -> GivesWay:
+        """When a waiting request, `other`, must give its blocks up to `row`."""
         view = self._lifecycle.view
         order = (view.priority[other], view.arrival[other], view.priority[row], view.arrival[row])
         return lambda free, needed: must_reclaim_waiting(free, needed, *order)

@@ -256,7 +256,7 @@ class StepLanes(TransferEvents):
         return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
 
     def _end_step(self, step: int) -> None:
-        """The step's STEP holds end."""
+        """The STEP holds of a processed step end."""
         ledger = self.ledger
         if not self.config.check:
             ledger.end_step(step)
@@ -290,10 +290,10 @@ class StepLanes(TransferEvents):
     # --- letting go of all ------------------------------------------------------------------------
 
     def let_go(self, rows: Int64Array, events: Int64Array) -> int:
-        """PREEMPT or RECLAIM for each of the rows, all of them resident, then all is forgotten.
+        """PREEMPT or RECLAIM for each row, then every cached prefix without a hold is dropped.
 
-        PREEMPT is for all that run. No step is in flight, so every hold is released, one after the
-        other, each with its tail first. Returns how many blocks could be hit and are forgotten.
+        rows, events: [n], int64. All rows are resident, and all that run are sent PREEMPT. No step
+        is in flight, so every hold is released. Returns the number of blocks that were a hit.
         """
         replay = BlockReplay(self.ledger) if self.config.check else None
         tables = [self.table(row).tolist() for row in rows.tolist()] if replay is not None else []
@@ -306,6 +306,10 @@ class StepLanes(TransferEvents):
         return forgotten
 
     def _let_go(self, rows: Int64Array, events: Int64Array) -> Int32Array:
+        """The events alone. Returns the blocks of all holds, one by one, each with its tail first.
+
+        The caller gives them to the ledger.
+        """
         if not rows.size:
             return np.zeros(0, dtype=np.int32)
         replay = LaneReplay(self, rows) if self.replays else None

@@ -32,7 +32,7 @@ class TraceWriter:
         # trace of a process that crashed and was started again by the same command.
         self._file: IO[str] = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
         if _ends_within_a_line(Path(path)):
-            self._file.write("\n")
+            self._file.write("\n")  # else its half line and our first one would be one line
         self._clock = clock
         self._sequence = 0
         # Traces that are replayed together are told apart by it.
@@ -61,7 +61,7 @@ class TraceWriter:
 
 
 def _ends_within_a_line(path: Path) -> bool:
-    """Whether the file has a last line without its end: what a process that crashed leaves."""
+    """Whether the last line of the file has no line end: a process that crashed leaves that."""
     if not path.is_file() or not path.stat().st_size:
         return False  # a pipe cannot be read, and needs no look
     with path.open("rb") as file:

@@ -11,8 +11,8 @@ when one is started, polled, leased or cancelled is the transfer manager's busin
     transfers, open_transfers()     the records, read-only by convention
 
 Ending a transfer and telling its waiters is one action: no request ever waits for a transfer that
-has ended. The records of the last that ended are kept for signals that come late or twice; what
-becomes of these is the declaration's decision as well, also of signals for what nobody knows.
+has ended. The last records that ended are kept: what becomes of a signal that comes late or twice
+is the declaration's decision too, and so it is for a number that nobody knows.
 """
 
 from __future__ import annotations
@@ -244,7 +244,10 @@ class TransferEvents(RequestEvents):
     def _begin_transfer(
         self, facts: TransferFacts, keys: tuple[bytes, ...], blocks: Sequence[int]
     ) -> int:
-        """A transfer starts: its hold covers the blocks, as its start commands."""
+        """Record a transfer that starts, and carry out its start's hold commands.
+
+        Returns its number.
+        """
         self._transfer_numbers += 1
         number = self._transfer_numbers
         record = TransferRecord(number, facts, keys, np.array(blocks, dtype=np.int32), self.clock())
@@ -351,7 +354,7 @@ class TransferEvents(RequestEvents):
         return Outcome(code)
 
     def _carry_out_transfer(self, record: TransferRecord, commands: int, source: int) -> None:
-        """Do the hold commands of a transfer's event, which was in `source` before it."""
+        """Carry out the hold commands of a transfer's event. `source`: its state before it."""
         ledger, blocks, held = self.ledger, record.blocks, record.held
         replay = BlockReplay(ledger) if self.config.check else None
         if commands & TAKE:
@@ -393,7 +396,7 @@ class TransferEvents(RequestEvents):
             self.fire(row, TRANSFER_FAILED)
 
     def _remember(self, record: TransferRecord) -> None:
-        """It has ended: its record stays until as many have ended after it."""
+        """Keep the record of a transfer that has ended, and retire the oldest of more than 64."""
         self._ended[record.number] = self._transfers.pop(record.number)
         if len(self._ended) > ENDED_KEPT:
             oldest = next(iter(self._ended.values()))

@@ -251,13 +251,12 @@ class TransferManager:
         if record is not None and signal.kind is SignalKind.UNCONFIRMED:
             self._give_up(record)
             return
-        is_load = record is not None and record.kind == LOAD  # its end may erase the record
         outcome = self._lifecycle.transfer(
             signal.transfer, _EVENTS[signal.kind], valid_blocks=signal.valid_blocks
         )
         if record is None or not outcome.went:
             return
-        copied = 0
+        copied, is_load = 0, record.kind == LOAD
         if signal.kind is SignalKind.LANDED:
             copied = len(record.blocks)
         elif signal.kind is SignalKind.FAILED and is_load:
