@@ -14,7 +14,7 @@ from typing import Any
 from .errors import LifecycleError
 
 TRACE_VERSION = 1
-#: How the message begins for a line that is no JSON at all, as what is left of half a line.
+#: The message about a line that is no JSON, as half a line is, begins with this.
 NOT_JSON = "not JSON"
 
 

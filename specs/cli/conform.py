@@ -95,7 +95,7 @@ def _print(verdict: Verdict, rows: bool) -> None:
             f"[green]conforms[/]: {verdict.matched} transitions of {verdict.subjects} subjects"
         )
     for place in verdict.cut_off:
-        console.print(Text(f"passed over: {place}, the half of a line (its writer died?)"))
+        console.print(Text(f"passed over: {place}, half a line (was its writer killed?)"))
     unused = verdict.unused_rows()
     total = len(unused) + sum(len(used) for used in verdict.used_rows.values())
     console.print(f"{total - len(unused)} of {total} rows of the tables were used")
@@ -108,7 +108,7 @@ def _print(verdict: Verdict, rows: bool) -> None:
 
 def _write_junit(verdict: Verdict, path: Path) -> None:
     found = verdict.departure
-    failed = found is not None or verdict.matched == 0
+    failed = not verdict.conforms
     suite = ElementTree.Element(
         "testsuite", name="kvproof conform", tests="1", failures="1" if failed else "0"
     )

@@ -25,7 +25,7 @@ def command(
         bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")
     ] = False,
 ) -> int:
-    """Prove the lifecycle, then reset a served model under load; exit 1 if any row fails."""
+    """Prove the lifecycle, then reset a served model under load; exit 1 if anything fails."""
     from rich.console import Console
 
     from ..demo.client import DemoError

@@ -87,7 +87,12 @@ class Verdict:
     subjects: int
     departure: Departure | None
     used_rows: dict[str, Counter[int]]  # machine -> how often each row decided
-    cut_off: tuple[str, ...] = ()  # file:line of what a writer that died left of its last line
+    cut_off: tuple[str, ...] = ()  # file:line of each half line that was passed over
+
+    @property
+    def conforms(self) -> bool:
+        """Whether there was something to replay, and all of it agreed."""
+        return self.departure is None and self.matched > 0
 
     def unused_rows(self) -> list[tuple[str, int, Row]]:
         """The rows of the tables that the trace never used."""
@@ -280,17 +285,19 @@ def read_lines(paths: Iterable[Path]) -> Iterator[tuple[Path, int, str]]:
 def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None) -> Verdict:
     """Replay lines (file, number, text) until the first departure or the end.
 
-    A writer that dies leaves half a line. It is passed over, and named in the verdict, where
-    nothing of that trace can follow: at the end of the file, or before another trace begins.
+    A process that is killed leaves half a line: no JSON, behind a line that agreed. It is passed
+    over, and named in the verdict, if nothing of its trace follows: it has no line end and ends its
+    file, or it has one and the next line of the file begins another trace. Anywhere else it is a
+    departure.
 
-    `replay`: what earlier lines left, which is moved on; None: these are the first.
+    `replay`: the state that earlier lines left, which is continued; None: these are the first.
     """
     replay = Replay() if replay is None else replay
     read = matched = 0
     departure: Departure | None = None
-    half: Departure | None = None  # a line of which only the beginning may have been written
-    ended = True  # whether that line has an end
-    whole: Path | None = None  # the file whose line before this one was a transition
+    half: Departure | None = None  # the previous line, if it may be half a line
+    ended = True  # whether `half` has a line end
+    whole: Path | None = None  # the file of the previous line, if that line agreed
     cut_off: list[str] = []
     for path, number, text in lines:
         read += 1
@@ -320,7 +327,7 @@ def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None
 
 
 def _replayed(replay: Replay, path: Path, number: int, text: str) -> Departure | None:
-    """Where the line departs, if it does."""
+    """Replay one line. Returns its departure, or None if it agrees."""
     line = None
     try:
         line = parse_transition(text)

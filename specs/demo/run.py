@@ -39,7 +39,7 @@ class Report:
 
     proofs: ProofReport | None = None
     rows: list[tuple[str, Row]] = field(default_factory=list)
-    #: Of the trace that the server wrote; None: the server is somebody else's.
+    #: Of the trace that the server wrote; None if the demo did not start the server.
     trace: Verdict | None = None
 
     @property
@@ -48,7 +48,7 @@ class Report:
         trials = sum(len(part.trials) for part in scenario.PARTS)
         complete = len(self.rows) == trials
         proved = self.proofs is None or self.proofs.holds
-        conforms = self.trace is None or _conforms(self.trace)
+        conforms = self.trace is None or self.trace.conforms
         return proved and complete and conforms and all(row.holds for _, row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _verdict(console: Console, report: Report) -> None:
     if report.proofs is not None and not report.proofs.holds:
         console.print("The proofs do not hold; see their table.", style="bold red")
     if report.trace is not None:
-        _told_of_trace(console, report.trace)
+        _trace_verdict(console, report.trace)
     if report.holds:
         checks = sum(len(row.passed) for _, row in report.rows)
         console.print(
@@ -135,17 +135,13 @@ def _verdict(console: Console, report: Report) -> None:
         )
 
 
-def _conforms(trace: Verdict) -> bool:
-    return trace.departure is None and trace.matched > 0
-
-
 def _trace_as_dict(trace: Verdict) -> dict[str, Any]:
     departure = None if trace.departure is None else trace.departure.as_dict()
     return {"matched": trace.matched, "subjects": trace.subjects, "departure": departure}
 
 
-def _told_of_trace(console: Console, trace: Verdict) -> None:
-    if _conforms(trace):
+def _trace_verdict(console: Console, trace: Verdict) -> None:
+    if trace.conforms:
         console.print(
             f"The server's trace conforms to the declaration: {trace.matched} transitions of "
             f"{trace.subjects} subjects.",
@@ -156,8 +152,7 @@ def _told_of_trace(console: Console, trace: Verdict) -> None:
     else:
         found = trace.departure
         console.print(
-            f"The server's trace departs from the declaration in its line {found.line}: "
-            f"{found.what}",
+            f"The server's trace departs from the declaration at line {found.line}: {found.what}",
             style="bold red",
             markup=False,
         )

@@ -83,7 +83,7 @@ def test_proofs_that_do_not_hold_are_exit_1(served, short, monkeypatch, capsys):
     ("left_out", "words"),
     [
         (slice(0, 0), "trace conforms to the declaration: 300 transitions of"),
-        (slice(99, 100), "trace departs from the declaration in its line 100:"),
+        (slice(99, 100), "trace departs from the declaration at line 100:"),
         (slice(0, 300), "The server wrote no trace."),
     ],
 )

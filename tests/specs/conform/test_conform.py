@@ -130,13 +130,13 @@ def test_a_line_that_is_no_transition_is_named(text: str, words: str) -> None:
 def test_half_a_line_at_the_end_of_a_file_is_passed_over_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What an engine that was killed leaves: just the trace one wants to look at."""
+    """An engine that was killed leaves it, and its trace is the one to look at."""
     lines = TraceMaker(seed=9).walk(100)
     crashed, after = tmp_path / "crashed.jsonl", tmp_path / "after.jsonl"
     crashed.write_text("\n".join(lines[:60]) + "\n" + lines[60][:40])
     after.write_text("\n".join(TraceMaker(seed=10, name="again").walk(20)) + "\n")
     assert main(["conform", str(crashed), str(after)]) == exits.OK
-    assert f"passed over: {crashed}:61, the half of a line" in capsys.readouterr().out
+    assert f"passed over: {crashed}:61, half a line" in capsys.readouterr().out
     assert main(["conform", str(crashed), "--json"]) == exits.OK
     assert json.loads(capsys.readouterr().out)["cut_off"] == [f"{crashed}:61"]
 
@@ -144,7 +144,7 @@ def test_half_a_line_at_the_end_of_a_file_is_passed_over_and_named(
 @pytest.mark.parametrize(
     ("follows", "passes"), [("another trace", True), ("the same trace", False), ("no line", False)]
 )
-def test_half_a_line_that_was_ended_is_passed_over_before_another_trace_alone(
+def test_half_a_line_with_a_line_end_is_passed_over_only_before_another_trace(
     follows: str, passes: bool
 ) -> None:
     lines = TraceMaker(seed=9).walk(100)
