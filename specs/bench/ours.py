@@ -117,7 +117,7 @@ class Ours:
             max_batched_tokens=max(8192, running * (scenario.prompt + BLOCK_SIZE)),
             max_model_len=MODEL_LENGTH,
             steps_in_flight=scenario.depth,
-            hash_algorithm=scenario.hash,
+            hash_algorithm=scenario.hash_algorithm,
             load_deadline=1e9,
             transfer_lease=1e9,
         )
@@ -159,7 +159,7 @@ def decode(scenario: Scenario) -> list[float]:
     ours = _running(scenario, scenario.requests)
     seconds = ours.steps(scenario.samples)
     if isinstance(ours.tier, HostTier):
-        # The worker may not have had its turn yet: what was handed to it counts.
+        # What was handed to the worker counts: its thread may not have run yet.
         stats = ours.tier.stats()
         assert stats.jobs or stats.stored_bytes
         ours.tier.close()

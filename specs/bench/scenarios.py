@@ -32,7 +32,7 @@ class Scenario:
     depth: int = 1  # steps in flight
     hit: bool = False  # admit: the whole prompt is in the prefix cache
     tier: bool = False  # decode: each block that fills is copied to the host, and its end heard of
-    hash: str = "sha256"  # of the blocks: sha256, vLLM's default, or xxh3_128, ours
+    hash_algorithm: str = "sha256"  # of block keys: sha256, vLLM's default, or xxh3_128, ours
     samples: int = 100
     per_request: bool = True  # a sample is divided by the number of requests
 
@@ -45,8 +45,8 @@ class Scenario:
             return f"decode step, {self.requests} running, {flying}{tier}"
         if self.name == "admit":
             cached = "all of it cached" if self.hit else "nothing cached"
-            made = f"a request of {self.prompt} tokens made, hashed ({self.hash}) and admitted"
-            return f"{made}, {cached}"
+            hashed = f"hashed ({self.hash_algorithm})"
+            return f"a request of {self.prompt} tokens made, {hashed} and admitted, {cached}"
         if self.name == "blocked":
             return f"decode step of 8, {self.requests} blocked on remote KV"
         return f"forced reset of {self.requests} × {self.prompt} tokens"
@@ -66,8 +66,8 @@ SCENARIOS = (
     Scenario("decode", 1, per_request=False),
     Scenario("admit", 32, prompt=1024, hit=True, samples=6),
     Scenario("admit", 32, prompt=1024, samples=6),
-    Scenario("admit", 32, prompt=1024, hit=True, hash="xxh3_128", samples=6),
-    Scenario("admit", 32, prompt=1024, hash="xxh3_128", samples=6),
+    Scenario("admit", 32, prompt=1024, hit=True, hash_algorithm="xxh3_128", samples=6),
+    Scenario("admit", 32, prompt=1024, hash_algorithm="xxh3_128", samples=6),
     Scenario("blocked", 0, per_request=False),
     Scenario("blocked", 1000, per_request=False),
     Scenario("reset", 256, prompt=1024, samples=2),

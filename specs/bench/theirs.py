@@ -9,7 +9,7 @@ from typing import Any
 from ..fuzz.targets.vllm_environment import configurations
 from .scenarios import BLOCK_SIZE, MAX_TOKENS, MODEL_LENGTH, SAMPLED, STOP, Scenario, prompts
 
-#: Our names of block hashes, and vLLM's `--prefix-caching-hash-algo`.
+#: Our names of the block hashes -> vLLM's (`--prefix-caching-hash-algo`).
 HASHES = {"sha256": "sha256", "xxh3_128": "xxhash"}
 
 
@@ -39,7 +39,7 @@ class Vllm:
         from vllm.v1.request import Request
         from vllm.v1.structured_output import StructuredOutputManager
 
-        block_hash = get_hash_fn_by_name(HASHES[scenario.hash])
+        block_hash = get_hash_fn_by_name(HASHES[scenario.hash_algorithm])
         init_none_hash(block_hash)
         self._hasher = get_request_block_hasher(BLOCK_SIZE, block_hash)
         self._request, self._output = Request, ModelRunnerOutput

@@ -11,7 +11,7 @@ SMALL = (
     Scenario("decode", 1, samples=4, per_request=False),
     Scenario("admit", 3, prompt=40, hit=True, samples=2),
     Scenario("admit", 3, prompt=40, samples=2),
-    Scenario("admit", 3, prompt=40, hit=True, hash="xxh3_128", samples=2),
+    Scenario("admit", 3, prompt=40, hit=True, hash_algorithm="xxh3_128", samples=2),
     Scenario("blocked", 0, samples=4, per_request=False),
     Scenario("blocked", 5, samples=4, per_request=False),
     Scenario("reset", 3, prompt=40, samples=2),
