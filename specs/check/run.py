@@ -68,7 +68,7 @@ class Report:
     moves: int
     rows: int
     seconds: float
-    # As formulas these are megabytes of text, too long for anybody to read.
+    # Not in the repr: their formulas are megabytes of text, and pytest prints a repr on failure.
     proofs: Proofs | None = field(default=None, repr=False)
     #: Every condition with its verdict, those of vacuity included.
     decided: tuple[Decided, ...] = field(default=(), repr=False)

@@ -242,9 +242,10 @@ class Oracle:
         self, before: Snapshot, operation: Operation, answer: ResetAnswer, now: Snapshot
     ) -> Iterator[Violation]:
         running, connector = operation.arguments
-        open_ = [t for t in before.transfers if t.open]
+        transfer_open = any(t.open for t in before.transfers)
         if before.steps_in_flight and operation.name in self.settles_first:
-            open_ += [t for t in now.transfers if t.open]  # the steps may have started some
+            # Processing the launched steps may have started one.
+            transfer_open = transfer_open or any(t.open for t in now.transfers)
         if answer.done:
             cached = [b for b in now.blocks if b.cached_as is not None]
             if cached:
@@ -284,7 +285,8 @@ class Oracle:
                     "answer.done or answer.holders != () and set(answer.holders) <= "
                     "{hold.owner for hold in (*before.holds, *now.holds)}",
                 )
-        if running and not open_ and Promise.FORCED_RESET_WAITS_FOR_TRANSFERS_ONLY in self.promises:
+        for_transfers_only = Promise.FORCED_RESET_WAITS_FOR_TRANSFERS_ONLY in self.promises
+        if running and for_transfers_only and not transfer_open:
             yield Violation(
                 "forced-reset-waits-for-transfers",
                 "reset",

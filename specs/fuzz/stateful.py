@@ -27,7 +27,7 @@ from .rules import RULES
 from .run import Failure, Session
 from .target import Target
 
-#: The weight of an operation (see `WEIGHTS`) for which it is one rule of the state machine.
+#: An operation has one rule in the state machine for each so much of its weight (see `WEIGHTS`).
 ONE_RULE = 4
 
 
@@ -120,8 +120,8 @@ def _rule_for(name: str) -> Callable[..., None]:
 def machine(target: type[Target], faults: bool = False) -> type[EngineMachine]:
     """The state machine of one target. `faults`: signals may also be lost and repeated."""
     names = [name for name in WEIGHTS if faults or name not in FAULTS]
-    # Hypothesis takes each rule that is possible as often as any other, so what shall come more
-    # often is there more than once: steps, so that they overlap with all else.
+    # Hypothesis chooses all possible rules equally often, so an operation that is to come more
+    # often has several rules: above all steps, so that they overlap with everything else.
     rules = {
         f"{name}_{copy}" if copy else name: _rule_for(name)
         for name in names
