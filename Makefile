@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 3600
 VENV := .venv
 BIN := $(VENV)/bin
-# Bytecode is made of what is imported, when it is: of all of torch it takes a minute.
+# No bytecode yet: compiling all of torch takes a minute, and what is imported is compiled then.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: help venv demo test long gpu lint ruff typecheck test-vllm docs clean
