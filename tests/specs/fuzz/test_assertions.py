@@ -7,7 +7,8 @@ from kvproof.specs.fuzz.campaign import Budget, search
 from kvproof.specs.fuzz.operations import drain, perform
 from kvproof.specs.fuzz.run import Session
 
-from .seeded import FAULTS, Seeded
+from .seeded import FAULTS
+from .seeding import Seeded
 
 ASSERTED = [fault for fault in FAULTS if fault.rules != {"no-exception"}]
 

@@ -11,7 +11,9 @@ from kvproof.specs.fuzz.run import Session
 from kvproof.specs.fuzz.target import NewRequest, Settings
 
 from ...reference.target import ReferenceTarget
-from .seeded import FAULTS, LateSignalReleasesAgain, NoLease, Seeded, UnknownSignalRaises
+from .seeded import FAULTS
+from .seeded_memory import LateSignalReleasesAgain, NoLease, UnknownSignalRaises
+from .seeding import Seeded
 from .test_documented_target import DOCUMENTED_FAULTS, LOSES_VICTIM
 
 NEED_INJECTED_FAULTS = (UnknownSignalRaises, LateSignalReleasesAgain, NoLease)
