@@ -1,4 +1,4 @@
-"""What the engine does to many blocks at once is what the declaration says of each, or is caught.
+"""In check mode, what the engine does to many blocks at once is compared with the declaration.
 
 Faults are put into the array code, and the calls that use it must fail at once, before any audit.
 """
@@ -107,7 +107,7 @@ def end_at_the_next(ledger: BlockLedger, step: int) -> None:
     held[step + 1] = [replace(hold, step=step + 1) for hold in held.pop(step, [])]
 
 
-#: What is done instead of a method, which call shows it, and what is then said.
+#: Fault -> class and method, what replaces it, a call that uses it, words of the error.
 FAULTS: dict[str, tuple[type, str, Callable[..., object], Callable[[Lifecycle], None], str]] = {
     "a growing table's block is not counted": (
         BlockLedger, "take_one_each", lambda ledger, after: ledger.pool.take(len(after))[0],

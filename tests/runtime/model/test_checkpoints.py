@@ -68,7 +68,7 @@ def test_a_quantised_gguf_file_is_near_its_original(
 
 
 def can_be_dequantised(kind: gguf.GGMLQuantizationType) -> bool:
-    """Whether the `gguf` package says so."""
+    """Whether the `gguf` package dequantises the type."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     try:
         return gguf.dequantize(np.zeros((1, size), np.uint8), kind).shape == (1, block)
@@ -81,7 +81,7 @@ def test_a_tensor_of_each_type_that_gguf_dequantises_is_read_and_any_other_refus
     tmp_path: Path, kind: gguf.GGMLQuantizationType
 ) -> None:
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    # Small bytes: as a scale of any type they are no infinity.
+    # Small bytes, so that no scale is infinite or NaN, whatever the type.
     raw = np.random.default_rng(1).integers(0, 60, (6, 3 * size), dtype=np.uint8)
     writer = gguf.GGUFWriter(tmp_path / "one.gguf", "llama")
     writer.add_tensor("before", np.ones(5, np.float32))
@@ -102,7 +102,7 @@ def test_a_tensor_of_each_type_that_gguf_dequantises_is_read_and_any_other_refus
     file.close()
 
 
-def test_the_common_gguf_types_are_among_those() -> None:
+def test_the_common_gguf_types_are_among_those_that_gguf_dequantises() -> None:
     common = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
     assert all(can_be_dequantised(gguf.GGMLQuantizationType[name]) for name in common)
 

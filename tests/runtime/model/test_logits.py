@@ -99,13 +99,13 @@ def test_chunks_and_single_tokens_have_the_reference_logits(
     assert_close(torch.cat(pieces), reference(references[case], prompt))
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.gpu
 @cases
 def test_prefill_chunks_and_decoding_on_a_gpu_have_the_reference_logits(
-    references: Models, directories: Directories, case: str, device: str
+    references: Models, directories: Directories, case: str
 ) -> None:
-    # What `attention_for` takes on a GPU.
-    paged = Paged(directories[case], BatchedAttention, device=torch.device(device))
+    # BatchedAttention is what `attention_for` returns for a GPU.
+    paged = Paged(directories[case], BatchedAttention, device=torch.device("cuda"))
     prompt = tiny.tokens(40)
     paged.tables["a"] = [7, 30, 8, 9, 2, 55, 41, 40, 1, 60]
     cuts = [0, 20, 33, 38, 39, 40]

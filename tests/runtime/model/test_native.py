@@ -134,7 +134,7 @@ def uncompiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @needs_compiler
 def test_the_library_is_compiled_once(uncompiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # How well it is compiled is not asked here, and that takes most of the time.
+    # Optimising takes most of the time, and this test does not need it.
     monkeypatch.setattr(native_module, "_FLAGS", ("-O0", *native_module._FLAGS[1:]))
     assert native(torch.float32) is not None
     (library,) = (uncompiled / "native").iterdir()

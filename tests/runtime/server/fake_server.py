@@ -15,7 +15,7 @@ from .texts import byte_tokenizer
 
 
 def children() -> list[str]:
-    """The processes that this one has started and that have not ended."""
+    """The ids of the child processes of this one that have not ended."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile

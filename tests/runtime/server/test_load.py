@@ -62,4 +62,4 @@ def test_ten_seconds_of_load_lose_nothing(busy, capsys):
 @pytest.mark.long
 def test_two_minutes_of_load_lose_nothing(busy, capsys):
     done = run(busy, 120, seed=2, capsys=capsys)
-    assert all(done[kind] > 0 for kind in ("reset", "pause", "sleep", "wake")), "each went at times"
+    assert all(done[kind] > 0 for kind in ("reset", "pause", "sleep", "wake")), done

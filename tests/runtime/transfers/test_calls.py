@@ -19,7 +19,7 @@ from .scenarios import (
 
 
 def preempted_with_a_store_in_flight(h: EngineHarness, launched: bool) -> None:
-    """A request whose store has not ended is preempted, while a step of it is launched or not."""
+    """Preempt a request whose store is in flight. `launched`: a step of it is in flight as well."""
     h.connector.choose = lambda _transfer, is_load, _blocks: Fault(late=2, hold=not is_load)
     h.add("runs", PROMPT, 12)
     h.run(lambda: len(h.told["runs"].tokens) >= 3)

@@ -24,7 +24,7 @@ def test_nothing_that_is_proved_is_vacuous(proved: Report) -> None:
 
 
 def test_a_report_is_shown_without_its_formulas(proved: Report) -> None:
-    """A test that failed beside it took minutes to say so."""
+    """With them, pytest took minutes to print the failure of a test that was given the report."""
     assert len(repr(proved)) < 100_000
 
 

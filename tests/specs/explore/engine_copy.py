@@ -58,7 +58,7 @@ def engine_copy(declaration: Declaration) -> EngineCopy:
 
 @cache
 def _runtime_sources() -> dict[str, str]:
-    """By the module's name below `runtime`: the engine, and what it has to do with a tier."""
+    """Module name below `runtime` -> source: the engine's modules, and those of `transfers`."""
     paths = [*RUNTIME.glob("*.py"), *RUNTIME.glob("transfers/*.py")]
     names = (".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in paths)
     return {name: path.read_text() for name, path in zip(names, paths, strict=True)}

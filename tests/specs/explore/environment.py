@@ -56,7 +56,7 @@ class Environment:
         self._plans()
 
     def _plans(self) -> None:
-        """What the engine's scheduler would do next; nothing is carried out."""
+        """Look at what the scheduler plans next; the plan is not carried out."""
         lc = self.lc
         plan = self.core.scheduler.plan(self.instance.requests * self.instance.model_length)
         order = {

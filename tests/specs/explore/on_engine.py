@@ -1,12 +1,10 @@
 """A script of the explorer replayed on the engine's own core: lifecycle, ledger, index, resets.
 
-Each action is the engine's own call, with `check` on: what the engine does in bulk, it compares
-with the declaration. Beside it stands what the environment really does: which
-blocks a launched step or a worker may still touch, and which token's KV is in which slot. What
-the engine says of itself (`check`, and every lane replayed by its events) and what the environment
-knows must agree after each action.
-
-An action that the engine refuses ends the replay: the script cannot happen there.
+Each action is the engine's own call, with `check` on: what the engine does in bulk it compares with
+the declaration. Beside it stands what the environment really does: which blocks a launched step or
+a worker may still touch, and which token's KV is in which slot. What the engine says of itself
+(`check`, and every lane replayed by its events) and what the environment knows must agree after
+each action. An action that the engine refuses ends the replay: the script cannot happen there.
 """
 
 from __future__ import annotations
@@ -43,8 +41,9 @@ def replay_on_engine(
 ) -> Replay:
     """Carry a script out until something is wrong, or refused, or its end.
 
-    From action `again` on, if given, it would be repeated for ever: then the time of a wait may be
-    over after each of these actions, and must end it.
+    `again`: the number of the action at which a lasso's loop begins; None: the script has no loop.
+    In a loop that goes on for ever every wait's time runs out: after each of its actions, tried
+    one by one, the deadline of each load that is waited for must end the wait.
 
     Raises NotOnTheEngineError for an action that the engine has no call for.
     """
@@ -90,7 +89,7 @@ class _Engine(Operations):
         super().__init__(instance, copy.core.EngineCore(config, runner, tier), tier, copy.states)
 
     def run(self, calls: Sequence[Call]) -> int:
-        """Carry actions out and look after each; returns how many it did."""
+        """Carry actions out and look after each. Returns how many were done."""
         position = 0
         while position < len(calls) and not self.complaints:
             try:
@@ -128,7 +127,7 @@ class _Engine(Operations):
         return 1
 
     def end_waits(self) -> None:
-        """The time of every load that is waited for is over, in whatever mode the engine is."""
+        """The deadline of every load that is waited for has passed, whatever the engine's mode."""
         for row in list(self.lc.loading_rows):
             went = self.lc.deadline(row).went
             self.must(went, f"P4 {self.lc.id_of(row)} waits for its load for ever")
@@ -160,7 +159,7 @@ class _Engine(Operations):
         self.must(was_open, "a chunk is taken although the input is closed")
 
     def _do_wrong_publish_too_much(self, call: Call) -> None:
-        """The settled step has published; its lane lets nobody say how much."""
+        """Nothing to do: the settled step's lane works out by itself how much is published."""
         raise Refused
 
     def _do_wrong_chunk_closed(self, call: Call) -> None:

@@ -137,7 +137,7 @@ class Operations(Environment):
         self._signal(call, self.states.FENCE)
 
     def _do_wrong_late_fence(self, call: Call) -> None:
-        """A confirmation comes for what has ended."""
+        """A fence is confirmed for a transfer that has ended already."""
         number = self.transfers[call.subject]
         before, ended = self._everything(), self.lc.ended_transfers[number].state
         self._went(self.lc.transfer(number, self.states.FENCE))
@@ -165,7 +165,10 @@ class Operations(Environment):
         self._reset(call.told["force"] == "True", refused=True)
 
     def _reset(self, force: bool, *, refused: bool) -> bool:
-        """By the client's own call, which asks for the tier as well."""
+        """The client's own call, for the tier as well. Returns whether the reset was done.
+
+        Raises Refused if it was done although the script says `refused`, or the other way round.
+        """
         lc = self.lc
         if lc.in_flight:
             raise Refused

@@ -33,7 +33,8 @@ STEPS = 25
 def a_run(stepper: Stepper, chooser: random.Random) -> list[str]:
     """Labels of random actions from the start; the last step is settled whole, or not begun.
 
-    The engine launches a step for all of its requests at once.
+    `launch_with` comes only right after a launch: the engine launches a step for all its requests
+    at once.
     """
     state, labels = stepper.system.initial, []
     while len(labels) < STEPS:

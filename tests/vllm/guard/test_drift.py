@@ -45,7 +45,7 @@ def test_the_installed_version_is_known_and_unchanged() -> None:
 
 
 def called(path: Path) -> set[str]:
-    """The methods that a file calls on a scheduler, on an engine core or on its base class."""
+    """The names of methods that a file calls on a scheduler, an engine core or its base class."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
