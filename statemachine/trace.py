@@ -14,8 +14,6 @@ from typing import Any
 from .errors import LifecycleError
 
 TRACE_VERSION = 1
-#: The message about a line that is no JSON, as half a line is, begins with this.
-NOT_JSON = "not JSON"
 
 
 class TraceFormatError(LifecycleError):
@@ -70,7 +68,7 @@ def parse_transition(line: str) -> Transition:
     try:
         raw: Any = json.loads(line)
     except json.JSONDecodeError as error:
-        raise TraceFormatError(f"{NOT_JSON}: {error}") from error
+        raise TraceFormatError(f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise TraceFormatError("not a JSON object")
     if raw.get("v") != TRACE_VERSION:

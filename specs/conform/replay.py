@@ -11,6 +11,7 @@ or when the declaration answers its event otherwise.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from ...statemachine.facts import (
 )
 from ...statemachine.request import REQUEST
 from ...statemachine.table import Row
-from ...statemachine.trace import NOT_JSON, TraceFormatError, Transition, parse_transition
+from ...statemachine.trace import TraceFormatError, Transition, parse_transition
 from ...statemachine.transfer import TRANSFER
 
 
@@ -310,7 +311,7 @@ def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None
                 break
             cut_off.append(f"{half.file}:{half.line}")
             half = None
-        if departure is not None and departure.what.startswith(NOT_JSON) and path == whole:
+        if departure is not None and path == whole and not _is_json(text):
             half, departure, whole = departure, None, None
             ended = text.endswith("\n")
             continue
@@ -324,6 +325,14 @@ def conform(lines: Iterable[tuple[Path, int, str]], replay: Replay | None = None
         elif half is not None:
             cut_off.append(f"{half.file}:{half.line}")
     return Verdict(read, matched, replay.subjects, departure, replay.used_rows, tuple(cut_off))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _replayed(replay: Replay, path: Path, number: int, text: str) -> Departure | None:

@@ -32,7 +32,7 @@ RULES = {
     "written-before-cached": "A block can be a hit only once it is written.",
     "refused-changes-nothing": "A call that is refused changes nothing.",
     "refused-reset-changes-nothing": "A reset that is refused leaves everything as it was.",
-    "refused-reset-names-holders": "A refused reset names holders that exist.",
+    "refused-reset-names-holders": "A refused reset names who holds blocks, and nobody else.",
     "forced-reset-waits-for-transfers": "A forced reset is refused only while a transfer is open.",
     "reset-clears-device": "After a reset no earlier block of the device can be a hit.",
     "reset-clears-tiers": "After a reset no earlier block of the tiers that it names can be a hit.",

@@ -61,7 +61,7 @@ class Promise(enum.StrEnum):
 
     #: A reset that is refused leaves requests, blocks and tiers as they were.
     REFUSED_RESET_CHANGES_NOTHING = "refused-reset-changes-nothing"
-    #: A refused reset names at least one holder, and only holders that exist.
+    #: A refused reset names at least one owner of a hold, and nobody else.
     REFUSED_RESET_NAMES_HOLDERS = "refused-reset-names-holders"
     #: A reset with `running=True` is refused only while a transfer is open.
     FORCED_RESET_WAITS_FOR_TRANSFERS_ONLY = "forced-reset-waits-for-transfers-only"
