@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -67,11 +68,16 @@ def run_demo(console: Console, options: Options) -> Report:
     if options.proofs:
         report.proofs = prove(console, options.as_json)
     console.rule("The reset scenario, over HTTP", align="left")
-    with tempfile.TemporaryDirectory() as folder:
-        trace = Path(folder, "trace.jsonl")
+    folder = Path(tempfile.mkdtemp(prefix="kvproof-demo-"))
+    try:
+        trace = folder / "trace.jsonl"
         _run_scenario(console, options, report, trace)
         if options.url is None:
             report.trace = conform(read_lines([trace]))
+    finally:
+        # One that departs is kept, because somebody will want to look at it.
+        if report.trace is None or report.trace.departure is None:
+            shutil.rmtree(folder)
     _verdict(console, report)
     return report
 
@@ -152,7 +158,10 @@ def _trace_verdict(console: Console, trace: Verdict) -> None:
     else:
         found = trace.departure
         console.print(
-            f"The server's trace departs from the declaration at line {found.line}: {found.what}",
+            f"The server's trace departs from the declaration at {found.file}:{found.line}: "
+            f"{found.what}",
             style="bold red",
             markup=False,
+            emoji=False,  # ":100:" is one
+            soft_wrap=True,
         )

@@ -104,6 +104,7 @@ class Bundle:
             else:
                 for defined in _defines(node):
                     first = min([node.lineno, *(d.lineno for d in _decorators(node))])
+                    self._imports_within(read, node, lines, package)
                     segment = "\n".join(lines[first - 1 : node.end_lineno])
                     read.definitions[defined] = (first, segment, node)
         for other, _ in read.internal.values():
@@ -111,13 +112,30 @@ class Bundle:
         self._order.append(name)
         return read
 
+    def _imports_within(
+        self, read: _Module, node: ast.stmt, lines: list[str], package: str
+    ) -> None:
+        """A function's own relative imports, in `lines`: absolute, or gone where it is copied."""
+        for inner in ast.walk(node):
+            if not isinstance(inner, ast.ImportFrom) or not inner.level:
+                continue
+            base = _base(inner, package)
+            names = ", ".join(ast.unparse(alias) for alias in inner.names)
+            if self._is_copied(base):
+                self._import_from(read, inner, package)
+                statement = "pass"
+            else:
+                statement = f"from {base} import {names}"
+            first, last = inner.lineno - 1, inner.end_lineno or inner.lineno
+            lines[first] = lines[first][: inner.col_offset] + statement
+            lines[first + 1 : last] = [""] * (last - first - 1)
+
+    def _is_copied(self, module: str) -> bool:
+        return module == INTERNAL or module.startswith(INTERNAL + ".") or module in self._own
+
     def _import_from(self, read: _Module, node: ast.ImportFrom, package: str) -> None:
-        base = node.module or ""
-        if node.level:
-            parts = package.split(".")
-            parents = parts[: len(parts) - node.level + 1]
-            base = ".".join([*parents, *([base] if base else [])])
-        copied = base == INTERNAL or base.startswith(INTERNAL + ".") or base in self._own
+        base = _base(node, package)
+        copied = self._is_copied(base)
         for alias in node.names:
             bound = alias.asname or alias.name
             if copied:
@@ -127,6 +145,16 @@ class Bundle:
             elif base != "__future__":
                 as_name = f" as {alias.asname}" if alias.asname else ""
                 read.external[bound] = f"from {base} import {alias.name}{as_name}"
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    """The absolute name of the module that is imported from."""
+    base = node.module or ""
+    if not node.level:
+        return base
+    parts = package.split(".")
+    parents = parts[: len(parts) - node.level + 1]
+    return ".".join([*parents, *([base] if base else [])])
 
 
 def _defines(node: ast.stmt) -> list[str]:

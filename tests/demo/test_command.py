@@ -83,12 +83,12 @@ def test_proofs_that_do_not_hold_are_exit_1(served, short, monkeypatch, capsys):
     ("left_out", "words"),
     [
         (slice(0, 0), "trace conforms to the declaration: 300 transitions of"),
-        (slice(99, 100), "trace departs from the declaration at line 100:"),
+        (slice(99, 100), "trace.jsonl:100: "),
         (slice(0, 300), "The server wrote no trace."),
     ],
 )
 def test_the_trace_of_the_server_that_it_starts_must_conform(
-    served, short, monkeypatch, capsys, left_out, words
+    served, short, monkeypatch, capsys, tmp_path, left_out, words
 ):
     lines = TraceMaker(seed=3).walk(300)
     del lines[left_out]
@@ -99,6 +99,7 @@ def test_the_trace_of_the_server_that_it_starts_must_conform(
         yield Api(served.url)
 
     short(clears)
+    monkeypatch.setattr(run.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(run, "served", started)
     monkeypatch.setattr(run, "fetched", lambda *asked: None)
     holds = "conforms" in words
@@ -106,6 +107,8 @@ def test_the_trace_of_the_server_that_it_starts_must_conform(
     said = " ".join(capsys.readouterr().out.split())
     assert words in said
     assert ("Every row holds" in said) == holds
+    kept = list(tmp_path.glob("*/trace.jsonl"))
+    assert len(kept) == ("trace.jsonl:100" in words), "one that departs is there to be looked at"
 
 
 def test_a_server_that_is_not_there_is_exit_1_and_named(capsys):

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kvproof.specs.fuzz import report as reports
@@ -76,3 +77,33 @@ def test_two_definitions_of_one_name_cannot_be_bundled(
     (tmp_path / "bundled_other.py").write_text("T = 2\ndef g(x): return T\n")
     with pytest.raises(CannotBundleError, match="T is defined in"):
         Bundle(["bundled_one", "bundled_other"]).need("bundled_one", "f")
+
+
+@pytest.mark.parametrize(
+    ("copied", "line"),
+    [
+        ([], "        from bundled_package.helper import g"),
+        (["bundled_package.helper"], "        pass"),
+    ],
+)
+def test_what_a_function_imports_from_beside_it_is_found_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: list[str], line: str
+) -> None:
+    """As `vllm-guarded` imports the guard: its written tests ended with an ImportError."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "bundled_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("def g(): return 7\n")
+    (package / "engine.py").write_text(
+        "class Engine:\n    def f(self):\n        from .helper import (\n            g,\n"
+        "        )\n        return g()\n"
+    )
+    bundle = Bundle(["bundled_package.engine", *copied])
+    bundle.need("bundled_package.engine", "Engine")
+    imports, parts = bundle.source()
+    text = "\n".join([*imports, *parts])
+    assert line in text.splitlines()
+    made: dict[str, Any] = {}
+    exec(text, made)
+    assert made["Engine"]().f() == 7

@@ -28,6 +28,14 @@ class Observed(VllmScheduler):
         return GuardedVllmScheduler.scheduler_class()
 
 
+class Unrepaired(GuardedVllmScheduler):
+    """The target of the repairing guard, over one that repairs nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.scheduler.guard_repairs = False
+
+
 class ObservedAsync(Observed, VllmAsyncScheduler):
     """The same with two steps in flight."""
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kvproof.specs.fuzz.campaign import Budget, search
+from kvproof.specs.fuzz.findings import Finding
+from kvproof.specs.fuzz.pytest_writer import file_name, write
 from kvproof.specs.fuzz.run import replay
 from kvproof.specs.fuzz.target import NewRequest, Settings, next_token
 from kvproof.specs.fuzz.targets import load
 
 from ..findings import DRAIN, RECORDED, Recorded, add, chunk, session
+from .targets import Unrepaired
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
@@ -174,3 +180,22 @@ def test_a_short_search_finds_nothing(name: str) -> None:
 def test_five_minutes_find_nothing(name: str) -> None:
     report = search(load(name), Budget(seconds=300), seed=1)
     assert [finding.failure.violation.message for finding in report.findings] == []
+
+
+def test_a_test_that_is_written_of_the_guard_fails_for_its_finding(tmp_path: Path) -> None:
+    """It imports the guard, and nothing of the fuzzer. For it the guard repairs nothing."""
+    recorded = next(each for each in CLOSED if each.name == "reset-with-a-parked-session")
+    failure = replay(Unrepaired, recorded.settings, recorded.operations)
+    assert failure is not None
+    finding = Finding(failure, 1, 0, 0, 0.0)
+    text = write(finding, "kvproof fuzz")
+    assert "from kvproof.runtime.integrations.vllm import GuardedScheduler" in text
+    assert "kvproof.specs" not in text
+    (tmp_path / file_name(finding)).write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvproof",
+         "--tb=line", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "1 failed" in run.stdout, run.stdout[-3000:] + run.stderr[-2000:]
+    assert "ImportError" not in run.stdout
