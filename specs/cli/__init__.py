@@ -20,8 +20,8 @@ from .lazy import LazyCommand, missing_extra
 class Listed:
     """A command as `kvproof --help` lists it.
 
-    `name` is also its module's. `extra` is the one that importing the module needs; None if the
-    base install is enough.
+    `name` is also its module's. `extra` is the one that its work needs first; None if the base
+    install is enough.
     """
 
     name: str
@@ -30,12 +30,14 @@ class Listed:
 
 
 COMMANDS: tuple[Listed, ...] = (
-    Listed("check", "Prove the lifecycle's obligations; say what is assumed and what is open."),
+    Listed(
+        "check", "Prove the lifecycle's obligations; say what is assumed and what is open.", "specs"
+    ),
     Listed("explore", "Enumerate a finite instance; show the shortest counterexample.", "explore"),
     Listed("export", "A finite instance as a Promela model, for Spin.", "specs"),
     Listed("table", "The declaration as a table: what goes, from where, and why."),
     Listed("diagram", "A machine as Mermaid, DOT or SVG."),
-    Listed("fuzz", "Look for faults in an engine; write each as a stand-alone pytest."),
+    Listed("fuzz", "Look for faults in an engine; write each as a stand-alone pytest.", "runtime"),
     Listed("conform", "Replay traces against the declaration; say where the first one departs."),
     Listed("demo", "The proofs, then the reset scenario on a served model.", "runtime"),
     Listed("generate", "Send a model one prompt; print its answer as it comes.", "runtime"),
@@ -97,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         name = f"kvproof {called.name}" if called else "kvproof"
         typer.echo(
-            f"{name} needs {error.name}, which is not installed. It comes with an extra:\n"
-            f"    pip install 'kvproof[{extra}]'",
+            f"{name} needs {error.name}, which is not installed. It comes with the extra {extra} "
+            f"of kvproof; from its sources:\n    pip install 'path/to/kvproof[{extra}]'",
             err=True,
         )
         return exits.USAGE

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from . import exits
 from .bench_model import command as model_command
+from .lazy import require
 
 if TYPE_CHECKING:
     from ..bench.compare import Figure
@@ -34,6 +35,7 @@ def scheduler(
 
     if vllm is not None and not vllm.exists():
         raise typer.BadParameter(f"{vllm} does not exist", param_hint="--vllm")
+    require("numpy")
     console = Console(stderr=as_json)
     found: list[Figure] = []
     try:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from . import exits
+from .lazy import require
 
 
 def command(
@@ -31,6 +32,8 @@ def command(
     from ..demo.client import DemoError
     from ..demo.run import Options, run_demo
 
+    if proofs:
+        require("z3")
     console = Console(stderr=as_json)
     try:
         report = run_demo(console, Options(model, url, load_delay, proofs, as_json))

@@ -7,6 +7,7 @@ understands, or a `typer.Typer` if it has sub-commands of its own (`kvproof mode
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -28,6 +29,7 @@ EXTRAS = {
     "torch": ("explore", "runtime"),
     "uvicorn": ("runtime",),
     "vllm": ("vllm",),
+    "websockets": ("runtime",),
     "xxhash": ("runtime",),
     "z3": ("specs",),
 }
@@ -45,6 +47,15 @@ def missing_extra(error: ModuleNotFoundError, preferred: str | None) -> str | No
     if extras is None:
         return None
     return preferred if preferred in extras else extras[0]
+
+
+def require(module: str) -> None:
+    """Raise ModuleNotFoundError if a module is not installed, as importing it would.
+
+    For what a command needs in a process of its own: it cannot say so as well itself.
+    """
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 class LazyCommand(TyperCommand):

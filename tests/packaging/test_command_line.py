@@ -1,7 +1,10 @@
 """The command line itself: lazy commands, missing extras, exit codes."""
 
+import subprocess
 import sys
+import tomllib
 import types
+from pathlib import Path
 
 import pytest
 import typer
@@ -10,6 +13,7 @@ from kvproof.specs.cli import Listed, exits
 from kvproof.specs.cli.lazy import EXTRAS, missing_extra
 
 PACKAGE = cli.__name__
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, command: object, extra: str | None = None) -> None:
@@ -85,7 +89,28 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it(
     assert cli.main(["toy"]) == exits.USAGE
     told = capsys.readouterr().err
     assert "kvproof toy needs z3" in told
-    assert "pip install 'kvproof[specs]'" in told
+    assert "the extra specs of kvproof" in told
+    assert "pip install 'path/to/kvproof[specs]'" in told
+
+
+@pytest.mark.parametrize(("module", "extra"), [("websockets", "runtime"), ("z3", "specs")])
+def test_the_demo_names_the_extra_that_it_lacks(module: str, extra: str) -> None:
+    lacks = f"import sys; sys.modules[{module!r}] = None; from kvproof.specs.cli import main; "
+    code = f"{lacks}sys.exit(main(['demo']))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == exits.USAGE, run.stderr
+    assert f"kvproof demo needs {module}" in run.stderr
+    assert f"path/to/kvproof[{extra}]" in run.stderr
+
+
+def test_every_dependency_of_an_extra_leads_to_that_extra() -> None:
+    """Distributions that are not named as their module are named here."""
+    modules = {"z3-solver": "z3", "prometheus-client": "prometheus_client"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra in ("specs", "explore", "runtime", "vllm"):
+        for dependency in project["optional-dependencies"][extra]:
+            name = dependency.partition(">=")[0]
+            assert extra in EXTRAS[modules.get(name, name)], dependency
 
 
 def test_a_missing_module_that_no_extra_brings_is_not_hidden(
