@@ -45,6 +45,7 @@ from .api import (
     SessionError,
     UnknownRequestError,
 )
+from .arguments import required
 from .deadlines import Deadlines, PausableClock
 from .lifecycle import Lifecycle
 from .protocols import Connector, Int32Array, Runner
@@ -133,6 +134,11 @@ class Clients:
             raise InvalidRequestError("a request has an id, a str, and an on_output to call")
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"{params!r} are no SamplingParams")
+        required(InvalidRequestError, "a request's priority", priority, int, np.integer)
+        required(InvalidRequestError, "a request's salt", salt, bytes)
+        required(InvalidRequestError, "resumable", resumable, bool)
+        required(InvalidRequestError, "needs_grammar", needs_grammar, bool)
+        required(InvalidRequestError, "text", text, Callable, none=True)
         ids = self._checked(tokens, "prompt")
         self._engine_takes(EngineEvent.ADD)
         if self.lifecycle.row_of(request_id) is not None:
@@ -167,8 +173,11 @@ class Clients:
             self._wait_at_most(self.config.grammar_deadline, request)
 
     def grammar_ready(self, request_id: str) -> bool:
-        """A request's grammar is compiled: it may run. False when it waits for none."""
-        row = self.lifecycle.row_of(request_id)
+        """A request's grammar is compiled: it may run. False when it waits for none.
+
+        Raises InvalidRequestError for what is no id.
+        """
+        row = self._row_of(request_id)
         if row is None:
             self.lifecycle.ignored["request.grammar_ready"] += 1
             return False
@@ -177,9 +186,9 @@ class Clients:
     def grammar_failed(self, request_id: str, why: str) -> bool:
         """A request's grammar cannot be compiled: its client gets an error that says why.
 
-        False when it waits for none.
+        False when it waits for none. Raises InvalidRequestError for what is no id.
         """
-        row = self.lifecycle.row_of(request_id)
+        row = self._row_of(request_id)
         if row is None:
             self.lifecycle.ignored["request.grammar_failed"] += 1
             return False
@@ -221,7 +230,7 @@ class Clients:
         False when its input is closed already, or it is finished or unknown. Raises SessionError
         for what is no session.
         """
-        row = self.lifecycle.row_of(request_id)
+        row = self._row_of(request_id)
         if row is None:
             self.lifecycle.ignored["request.close_input"] += 1
             return False
@@ -233,8 +242,11 @@ class Clients:
         return went
 
     def abort(self, request_id: str) -> bool:
-        """The client gives up on a request. False when it is finished or unknown."""
-        row = self.lifecycle.row_of(request_id)
+        """The client gives up on a request. False when it is finished or unknown.
+
+        Raises InvalidRequestError for what is no id: it takes one at a time.
+        """
+        row = self._row_of(request_id)
         if row is None:
             self.lifecycle.ignored["request.abort"] += 1
             return False
@@ -243,11 +255,15 @@ class Clients:
         return went
 
     def _request(self, request_id: str) -> Request:
-        row = self.lifecycle.row_of(request_id)
+        row = self._row_of(request_id)
         request = None if row is None else self._requests.get(row)
         if request is None:
             raise UnknownRequestError(f"no live request {request_id!r} is known")
         return request
+
+    def _row_of(self, request_id: str) -> int | None:
+        required(InvalidRequestError, "a request's id", request_id, str)
+        return self.lifecycle.row_of(request_id)
 
     def _checked(self, tokens: Int32Array | Sequence[int], what: str) -> Int32Array:
         """The tokens as an int32 array of our own."""
@@ -351,8 +367,11 @@ class Clients:
     def _tell(self, request: Request, output: RequestOutput) -> None:
         try:
             request.on_output(output)
-        except Exception:
-            # The client's own fault must not end the others.
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            # The client's own fault must not end the others; nor must its SystemExit or its
+            # asyncio.CancelledError, which are no Exception.
             _log.exception("on_output of %r failed", request.id)
 
     def _info(self, row: int) -> RequestInfo:

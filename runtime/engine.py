@@ -26,10 +26,12 @@ from .api import (
     EngineStats,
     FinishReason,
     Holder,
+    RejectedCallError,
     RequestInfo,
     RequestOutput,
     ResetResult,
 )
+from .arguments import required
 from .core import EngineCore
 from .protocols import Connector, Int32Array, NotifyingConnector, Runner
 from .sampling_params import SamplingParams
@@ -237,8 +239,10 @@ class Engine:
     def shutdown(self, drain: bool = True, timeout: float = 60.0) -> None:
         """Finish what is there, or end it; waits until the loop's thread is gone.
 
-        With `drain`, what is not finished after `timeout` seconds is aborted.
+        With `drain`, what is not finished after `timeout` seconds is aborted. Raises
+        RejectedCallError for a timeout that is no number.
         """
+        required(RejectedCallError, "the timeout", timeout, int, float)
         try:
             stopped = self.call(lambda: self.core.shutdown(drain, timeout))
         except (EngineClosedError, EngineFailedError):
@@ -382,7 +386,7 @@ class Engine:
             )
             try:
                 request.on_output(output)
-            except Exception:
+            except BaseException:
                 _log.exception("on_output of %r failed", request.id)
         try:
             self.core.trace(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from ..statemachine.states import (
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
     EngineMode,
 )
-from .api import EngineStats, Holder, RequestInfo
+from .api import EngineStats, Holder, RejectedCallError, RequestInfo
+from .arguments import required
+from .outcome import Fired
 from .sessions import Request
 from .stepping import Stepping
 from .trace_writer import TraceWriter
 from .watchdog import Watchdog
+
+_log = logging.getLogger(__name__)
 
 
 class Observed(Stepping):
@@ -75,11 +80,34 @@ class Observed(Stepping):
         return list(self._requests.values())
 
     def trace(self, path: str | Path | None) -> None:
-        """Append every transition from now on to a file; None ends the trace. Raises OSError."""
+        """Append every transition from now on to a file; None ends the trace.
+
+        Raises OSError when the file cannot be opened, RejectedCallError for what is no path. A
+        trace that cannot be written any more (a full disk) ends, with a line in the log; the
+        engine goes on.
+        """
+        required(RejectedCallError, "the trace's path", path, str, Path, none=True)
         writer = None if path is None else TraceWriter(path, self.clock)
-        if self._trace is not None:
-            self._trace.close()
-        self._trace = self.lifecycle.witness = writer
+        self._end_trace()
+        self._trace = writer
+        self.lifecycle.witness = None if writer is None else self._witness
+
+    def _witness(self, fired: Fired) -> None:
+        if self._trace is None:
+            return  # it has ended within this very lane
+        try:
+            self._trace(fired)
+        except OSError as error:
+            _log.error("the trace ends here, it cannot be written: %s", error)
+            self._end_trace()
+
+    def _end_trace(self) -> None:
+        trace, self._trace, self.lifecycle.witness = self._trace, None, None
+        try:
+            if trace is not None:
+                trace.close()
+        except OSError as error:
+            _log.error("the end of the trace is lost, it cannot be written: %s", error)
 
     def holds(self) -> list[Holder]:
         """Who keeps which blocks, since when."""
@@ -103,8 +131,11 @@ class Observed(Stepping):
         return True, "draining" if self.lifecycle.mode == DRAINING else ""
 
     def request_info(self, request_id: str) -> RequestInfo | None:
-        """One request's facts and last transitions; of a finished one, as it ended."""
-        row = self.lifecycle.row_of(request_id)
+        """One request's facts and last transitions; of a finished one, as it ended.
+
+        Raises InvalidRequestError for what is no id.
+        """
+        row = self._row_of(request_id)
         if row is None:
             return self._remembered.get(request_id)
         return self._info(row)

@@ -34,6 +34,7 @@ from ..statemachine.states import (
 )
 from .answers import answered, give
 from .api import CallResult, Holder, RejectedCallError
+from .arguments import required
 from .outcome import Outcome
 from .resets import Resets
 
@@ -67,6 +68,7 @@ class Pauses(Resets):
         as reached; transfers that are under way are waited for. Raises RejectedCallError.
         """
         number = _known(mode, PAUSE_MODES, "mode")
+        required(RejectedCallError, "clear_cache", clear_cache, bool)
         outcome = self._called(PAUSE, pausing=number)
         waiting = self._waiting_pause
         future: Future[CallResult] = Future()
@@ -214,6 +216,7 @@ class Pauses(Resets):
 
         On an error it sleeps on as before. Raises RejectedCallError.
         """
+        required(RejectedCallError, "tags", tags, Iterable)
         number = 0
         for tag in tags:
             number |= _known(tag, TAGS, "tag")
@@ -267,7 +270,7 @@ class Pauses(Resets):
 
 
 def _known(name: str, names: dict[str, int], what: str) -> int:
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise RejectedCallError(f"{what} {name!r}; known are {', '.join(names)}")
     return names[name]
 

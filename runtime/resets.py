@@ -14,6 +14,7 @@ from ..statemachine.reset import DONE, REFUSED, clears_tier, may_wait, outcome
 from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
 from .answers import answered, give
 from .api import Holder, InvalidWaitError, RejectedCallError, ResetResult
+from .arguments import required
 from .observed import Observed
 
 
@@ -51,9 +52,12 @@ class Resets(Observed):
 
         With `wait` seconds, a reset that is refused only by what ends by itself stays pending;
         cancelling the future gives it up. Raises InvalidWaitError for a wait below 0 or above
-        `max_reset_wait`, RejectedCallError when the engine has stopped.
+        `max_reset_wait`, RejectedCallError when the engine has stopped, or for a wrong flag.
         """
-        if not 0.0 <= wait <= self.config.max_reset_wait:  # also for what is no number
+        required(RejectedCallError, "reset_running_requests", reset_running_requests, bool)
+        required(RejectedCallError, "reset_connector", reset_connector, bool)
+        required(InvalidWaitError, "wait", wait, int, float)
+        if not 0.0 <= wait <= self.config.max_reset_wait:  # also for NaN
             raise InvalidWaitError(
                 f"wait {wait}: a reset may wait from 0 to {self.config.max_reset_wait:g} seconds"
             )

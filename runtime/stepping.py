@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,17 @@ from .api import RejectedCallError, TokenLogprobs
 from .batch import BatchBuilder
 from .clients import Clients
 from .columns import Int64Array, every
-from .lifecycle import LaunchedStep, Settled, Stop
-from .protocols import Int32Array, StepResult
+from .lifecycle import LaunchedStep, Lifecycle, Settled, Stop
+from .protocols import Int32Array, RunnerError, StepResult
 from .scheduler import Scheduler
 from .sessions import Request
+from .steps import counts_for
 
 _log = logging.getLogger(__name__)
+
+_INT32 = np.dtype(np.int32)
+#: The usual ones: to ask whether a thing is an abstract Mapping takes a microsecond.
+_MAPPINGS = (MappingProxyType, dict)
 
 
 class Stepping(Clients):
@@ -33,6 +39,12 @@ class Stepping(Clients):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         config = self.config
+        blocks = self.runner.kv.num_blocks
+        if blocks < config.num_blocks:
+            raise RunnerError(
+                f"EngineConfig.num_blocks is {config.num_blocks}, "
+                f"and the runner's device has {blocks} (kv.num_blocks)"
+            )
         self.scheduler = Scheduler(self.lifecycle, self.transfers)
         self._batches = BatchBuilder(self.lifecycle)
         #: No sequence is longer, whatever its turn allows: the model's length or the pool's. Who
@@ -133,7 +145,7 @@ class Stepping(Clients):
         result: StepResult
         if broken is None:
             try:
-                result = self.runner.collect(launched.step, timeout)
+                result = self._read(self.runner.collect(launched.step, timeout), launched)
             except TimeoutError:
                 raise
             except Exception as error:
@@ -147,10 +159,19 @@ class Stepping(Clients):
                 np.full(len(rows), -1, dtype=np.int32),
                 dict.fromkeys(rows.tolist(), broken),
             )
-        if not self._batches.in_order(result.rows, launched):
-            result = _by_row(result, launched)
         self._settle(result)
         return True
+
+    def _read(self, result: StepResult, launched: LaunchedStep) -> StepResult:
+        """The result as the launched rows are ordered. Raises RunnerError if it is none."""
+        wrong = _what_is_wrong(result, launched)
+        if wrong:
+            raise RunnerError(f"step {launched.step}: {wrong}")
+        if not self._batches.in_order(result.rows, launched):
+            result = _by_row(result, launched)
+        if not every(result.sampled >= 0):
+            result = _with_tokens(result, launched, self.lifecycle)
+        return result
 
     def process_launched(self) -> None:
         """Process every launched step; they end without anyone's help."""
@@ -207,8 +228,10 @@ class Stepping(Clients):
                 self._after_turn(request)
             try:
                 request.on_output(output)
-            except Exception:
-                # The client's own fault must not end the others.
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                # The client's own fault must not end the others; as in `_tell`.
                 _log.exception("on_output of %r failed", request.id)
 
     def _judge(
@@ -240,18 +263,59 @@ class Stepping(Clients):
             self.lifecycle.check()
 
 
+def _what_is_wrong(result: Any, launched: LaunchedStep) -> str:
+    """What makes this no result of the launched step; "" if it is one.
+
+    A look at the arrays' types: nothing here grows with the step unless something has failed.
+    """
+    if not isinstance(result, StepResult):
+        return f"collect gave {type(result).__name__}, not a StepResult"
+    if result.step != launched.step:
+        return f"the result is of step {result.step!r}"
+    rows, sampled = result.rows, result.sampled
+    for name, ids in (("rows", rows), ("sampled", sampled)):
+        if not isinstance(ids, np.ndarray):
+            return f"{name} is {type(ids).__name__}, not an int32 array"
+        if ids.dtype != _INT32 or ids.ndim != 1:
+            return f"{name} is {ids.dtype} {list(ids.shape)}, not int32 [n]"
+    if len(rows) != len(sampled):
+        return f"{len(sampled)} sampled tokens for {len(rows)} rows"
+    for name, told in (("errors", result.errors), ("logprobs", result.logprobs)):
+        if not isinstance(told, _MAPPINGS) and not isinstance(told, Mapping):
+            return f"{name} is {type(told).__name__}, not a mapping"
+    if result.errors:
+        strangers = set(result.errors) - set(launched.rows.tolist())
+        if strangers:
+            return f"an error of row {strangers.pop()!r}, which the step does not have"
+    return ""
+
+
 def _by_row(result: StepResult, launched: LaunchedStep) -> StepResult:
     """The result in the order of the launched rows; a row that it lacks has failed.
 
-    Tokens are delivered by row: what a device says in another order must not change hands.
+    Tokens are delivered by row: what a device says in another order must not change hands. Raises
+    RunnerError if it says two things of one row.
     """
     rows = launched.rows
     place = {row: number for number, row in enumerate(result.rows.tolist())}
+    if len(place) < len(result.rows):
+        raise RunnerError(f"step {launched.step}: a row is in the result twice")
     sampled = np.full(len(rows), -1, dtype=np.int32)
     errors = dict(result.errors)
     for number, row in enumerate(rows.tolist()):
         if row in place:
             sampled[number] = result.sampled[place[row]]
         else:
-            errors.setdefault(row, RuntimeError("the device's result lacks it"))
+            lacks = RunnerError(f"step {launched.step}: the device's result lacks it")
+            errors.setdefault(row, lacks)
     return StepResult(result.step, rows.astype(np.int32), sampled, errors, result.logprobs)
+
+
+def _with_tokens(result: StepResult, launched: LaunchedStep, lifecycle: Lifecycle) -> StepResult:
+    """The result, in which a row has failed that should have sampled and has no token."""
+    gaps = np.flatnonzero(launched.samples & (result.sampled < 0))
+    errors = dict(result.errors)
+    for row, token in zip(launched.rows[gaps].tolist(), result.sampled[gaps].tolist(), strict=True):
+        if row not in errors and counts_for(lifecycle, row, launched.step):
+            errors[row] = RunnerError(f"step {launched.step}: {token} is no token")
+    return result._replace(errors=errors) if errors else result
