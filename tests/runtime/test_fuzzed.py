@@ -280,3 +280,24 @@ def test_who_can_never_go_on_is_nobodys_victim_in_the_same_plan() -> None:
     assert drain(engine).stuck == ()
     (answered,) = [each for each in engine.snapshot().requests if each.id == "next"]
     assert len(answered.delivered) == 1
+
+
+def test_a_signal_that_has_not_been_heard_of_is_not_repeated() -> None:
+    """The first the engine heard of a load that it had cancelled was taken for the second."""
+    engine = RuntimeEngine(Settings(blocks=4, block_size=4, max_length=16, connector="tier"))
+    engine.add(NewRequest("first", (21, 22, 23, 24), max_tokens=1))
+    drain(engine)
+    engine.add(NewRequest("evicts", tuple(range(1, 14)), max_tokens=1))
+    drain(engine)
+    engine.add(NewRequest("loads", (21, 22, 23, 24, 25), max_tokens=1))
+    engine.step()
+    engine.abort("loads")
+    assert engine.core.transfers is not None
+    engine.core.transfers.cancel_unwaited()
+    (load,) = [name for name in engine._names.values() if name.startswith("load")]
+    assert engine.tier is not None
+    assert [signal.kind.name for signal in engine.tier.signals] == ["FENCED"]
+    before = engine.snapshot()
+    with pytest.raises(RejectedError, match="not been heard of once"):
+        engine.duplicate(load)
+    assert engine.snapshot() == before

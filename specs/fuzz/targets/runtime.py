@@ -222,8 +222,11 @@ class RuntimeEngine(Target):
         """See Target. Only this signal is heard: others, or a whole tick, may change something."""
         assert self.tier is not None
         assert self.core.transfers is not None
+        number = self._number(transfer)
+        if any(signal.transfer == number for signal in self.tier.signals):
+            raise RejectedError(f"the end of {transfer} has not been heard of once")
         unheard, self.tier.signals = self.tier.signals, []
-        self.tier.say_again(self._number(transfer))
+        self.tier.say_again(number)
         self.core.transfers.hear()
         self.tier.signals = unheard
 
