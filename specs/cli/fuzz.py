@@ -10,9 +10,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..fuzz import report as reports
 from ..fuzz.campaign import Budget, Report, search
+from ..fuzz.mistakes import TargetError
 from ..fuzz.rules import RULES
 from ..fuzz.targets import KNOWN, UnknownTargetError, load
 from . import exits
+from .lazy import missing_extra
 from .paths import writable, writable_folder
 
 
@@ -55,9 +57,17 @@ def command(
             )
     except UnknownTargetError as error:
         raise typer.BadParameter(str(error)) from error
+    except ModuleNotFoundError as error:
+        if missing_extra(error, None) is not None:
+            raise
+        raise typer.BadParameter(f"{target} needs {error.name}, which is not there") from error
     if caveat := kind.caveat():
         Console(stderr=True).print(f"[yellow]{caveat}[/]", soft_wrap=True)
     budget = Budget(seconds=None if operations else seconds, operations=operations)
+    how = f"kvproof fuzz --target {target} --seed {seed}"
+    how += f" --connector {connector}" if connector else ""
+    how += "" if faults else " --no-faults"
+    so_far, mistake = Report(kind, seed), None
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -70,14 +80,22 @@ def command(
         task = bar.add_task(f"fuzzing {target}", total=1.0, done="")
 
         def progress(report: Report, used: float) -> None:
+            nonlocal so_far
+            so_far = report
             done = f"{report.operations} operations, {len(report.findings)} findings"
             bar.update(task, completed=used, done=done)
 
-        report = search(kind, budget, seed, faults, connector, progress)
-    how = f"kvproof fuzz --target {target} --seed {seed}"
-    how += f" --connector {connector}" if connector else ""
-    how += "" if faults else " --no-faults"
+        try:
+            so_far = search(kind, budget, seed, faults, connector, progress)
+        except TargetError as error:
+            mistake = error
+    report = so_far
     paths = reports.write_tests(report, out, how)
+    if mistake is not None:
+        typer.echo(f"kvproof fuzz: the target is wrong, not the engine: {mistake}", err=True)
+        if paths:
+            typer.echo(f"the pytests of what was found before are in {out}", err=True)
+        return exits.USAGE
     if junit is not None:
         reports.write_junit(report, junit)
     if as_json:

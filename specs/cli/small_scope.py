@@ -9,6 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ..explore.small_scope import SmallScopeReport, explore_target, scope_of
 from ..fuzz.findings import Finding
+from ..fuzz.mistakes import TargetError
 from ..fuzz.pytest_writer import write
 from ..fuzz.targets import UnknownTargetError, load
 from . import exits
@@ -38,7 +39,10 @@ def small_scope(name: str, depth: int, out: Path | None, as_json: bool) -> int:
             words = f"level {len(now.levels)}: {now.states:,} states, {rate:,.0f} calls/s"
             bar.update(task, description=words)
 
-        found = explore_target(target, scope_of(target, depth), report)
+        try:
+            found = explore_target(target, scope_of(target, depth), report)
+        except TargetError as error:
+            raise typer.BadParameter(str(error)) from error
     test = _written(found, f"kvproof explore --target {name} --depth {depth}", out)
     if as_json:
         typer.echo(json.dumps(_as_dict(found), indent=2))

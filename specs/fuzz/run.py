@@ -7,6 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .generation import Generator
+from .mistakes import (
+    TargetError,
+    check_answer,
+    check_supported,
+    first_look,
+    looked,
+    made,
+    unreadable,
+)
 from .operations import Operation, applicable, perform
 from .oracle import Oracle, first_holder
 from .rules import Violation
@@ -53,14 +62,18 @@ STANDING = frozenset(
 
 
 class Session:
-    """An engine with its oracle: performs operations and checks every rule after each."""
+    """An engine with its oracle: performs operations and checks every rule after each.
+
+    Raises TargetError, here and in `apply`, for a mistake that is the target's and not the
+    engine's.
+    """
 
     def __init__(self, target: type[Target], settings: Settings) -> None:
         self.kind = target
-        self.target = target(settings)
+        self.target = made(target, settings)
         self.settings = settings
         self.oracle = Oracle(self.target)
-        self.now: Snapshot = self.target.snapshot()
+        self.now: Snapshot = first_look(self.target)
         self.done: list[Operation] = []
         self.broken = False
 
@@ -72,14 +85,23 @@ class Session:
         self.done.append(operation)
         try:
             outcome = perform(target, operation)
+            check_answer(target, operation, outcome)
             self.oracle.hear(operation, outcome)
-            self.now = target.snapshot()
+            self.now = looked(target, f"after {operation}")
+        except TargetError:
+            self.broken = True
+            raise
         except Exception as error:
+            check_supported(target, error)
             return self._escaped(operation, error, before)
         if operation.name == "drain":
             # The drain is itself many calls: only what it leaves is compared.
             before = self.now
-        found = self.oracle.check(before, operation, outcome, self.now)
+        try:
+            found = self.oracle.check(before, operation, outcome, self.now)
+        except Exception as error:
+            self.broken = True
+            raise unreadable(target, operation, error) from error
         return self._failure(found[0]) if found else None
 
     def _failure(self, violation: Violation, place: str = "", trace: str = "") -> Failure:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
+from ..mistakes import lacking
 from ..target import Target
 
 KNOWN = {
@@ -24,8 +26,8 @@ class UnknownTargetError(ValueError):
 def load(name: str) -> type[Target]:
     """The class that a name stands for.
 
-    Raises UnknownTargetError when the name leads to no Target, and ModuleNotFoundError when the
-    target's own dependencies are missing.
+    Raises UnknownTargetError when the name leads to no Target or to one that lacks methods, and
+    ModuleNotFoundError when the target's own dependencies are missing.
     """
     module_name, _, class_name = KNOWN.get(name, name).partition(":")
     if not (module_name and class_name):
@@ -41,7 +43,17 @@ def load(name: str) -> type[Target]:
         if error.name is not None and module_name.startswith(error.name):
             raise UnknownTargetError(f"there is no module {module_name}") from error
         raise
+    except Exception as error:
+        if name in KNOWN:
+            raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise UnknownTargetError(
+            f"{module_name} cannot be imported: {type(error).__name__}: {error} "
+            f"({where.filename}:{where.lineno})"
+        ) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, Target)):
         raise UnknownTargetError(f"{module_name} has no Target named {class_name}")
+    if missing := lacking(found):
+        raise UnknownTargetError(missing)
     return found

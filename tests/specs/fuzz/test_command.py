@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,7 +10,7 @@ import pytest
 from kvproof.specs import cli
 
 from . import documented
-from .test_documented_target import FREES_TWICE
+from .test_documented_target import ABORT_RAISES, FREES_TWICE
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,77 @@ def test_a_wrong_call_exits_with_4_and_says_what_is_wrong(
 ) -> None:
     assert cli.main(["fuzz", *arguments]) == 4
     assert says in " ".join(capsys.readouterr().err.split())
+
+
+MISTAKES = {
+    "unknown_state": (
+        ('victim.state = "PREEMPTED"', 'victim.state = "SWAPPED"'),
+        r"MyTarget.snapshot\(\) after \S+\(.*\) shows request r\d+ in the state 'SWAPPED', "
+        r".* UNKNOWN, WAITING, .* PREEMPTED,",
+    ),
+    "no_snapshot": (("def snapshot(self)", "def snapshots(self)"), "MyTarget lacks the method sn"),
+    "snapshot_of_nothing": (
+        ("        return Snapshot(\n", "        Snapshot(\n"),
+        r"MyTarget.snapshot\(\) of a fresh engine returned None; it returns a Snapshot",
+    ),
+    "snapshot_raises": (
+        ("engine, seen = self.engine, ", "engine, seen = self.motor, "),
+        r"a fresh engine raised AttributeError: .*'motor' \(snapshot_raises.py:\d+ in snapshot\)",
+    ),
+    "no_engine": (
+        ("Engine(settings.blocks,", "Engine("),
+        r"MyTarget\(Settings\(.* raised TypeError",
+    ),
+    "mute_step": (("        return bool(batch)\n", ""), r"MyTarget.step\(\) returned None"),
+    "feature_without_method": (
+        (
+            "    def abort(self, request):",
+            "    features = {'pause'}\n\n    def abort(self, request):",
+        ),
+        "MyTarget has no method pause",
+    ),
+    "wrong_type": (
+        ("steps_in_flight=int(", "misreads_=1, steps_in_flight=int("),
+        "of a fresh engine raised TypeError",
+    ),
+    "no_blocks": (
+        ('Hold(s.name, "REQUEST", tuple(s.table))', 'Hold(s.name, "REQUEST", None)'),
+        r"MyTarget.snapshot\(\) after step\(\) cannot be compared with the rules: TypeError",
+    ),
+    "no_module": (
+        ("from collections import deque", "import nowhere_to_be_found"),
+        "needs nowhere_to",
+    ),
+    "no_name": (
+        ("from collections import deque", "deque = duque"),
+        "cannot be imported: NameError",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_of_the_target_is_no_finding_and_exits_with_4(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (old, new), says = MISTAKES[name]
+    text = documented.source()
+    assert old in text
+    (tmp_path / f"{name}.py").write_text(text.replace(old, new))
+    code = cli.main(["fuzz", "--target", f"{name}:MyTarget", "--operations", "2000"])
+    told = " ".join(capsys.readouterr().err.split())
+    assert code == 4, told
+    assert re.search(says, told), told
+    assert not os.path.exists("kvproof-findings")
+
+
+def test_an_exception_of_the_engine_stays_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_raising.py").write_text(documented.source().replace(*ABORT_RAISES))
+    code = cli.main(["fuzz", "--target", "my_raising:MyTarget", "--operations", "600", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert code == 1
+    assert "no-exception" in {finding["rule"] for finding in report["findings"]}
 
 
 def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
