@@ -25,6 +25,10 @@ BoolArray = npt.NDArray[np.bool_]
 PREVIOUS_SAMPLE = -1
 
 
+class RunnerError(Exception):
+    """The runner breaks its protocol: it has too few blocks, or gave what is no `StepResult`."""
+
+
 class StepBatch(NamedTuple):
     """One device step: `n` requests, `t` tokens in all.
 
@@ -42,11 +46,18 @@ class StepBatch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one step gave back, in the order of its batch."""
+    """What one step gave back, in the order of its batch.
+
+    The engine looks at it before it delivers anything. What is no StepResult, is of another step,
+    has arrays of another dtype or shape, a row twice or an error of a row that the step does not
+    have, fails the whole step with a RunnerError, as if `collect` had raised it: the step's
+    requests end with its text. A row that is missing, or that has a negative token where the batch
+    asked for one and no error, fails alone. Whether a token is below the vocabulary is not checked.
+    """
 
     step: int
-    rows: Int32Array  # [n]
-    sampled: Int32Array  # [n] token ids; -1 where the batch asked for none
+    rows: Int32Array  # [n] the batch's, in any order
+    sampled: Int32Array  # [n] token ids; -1 where the batch asked for none, and where it failed
     errors: Mapping[int, Exception] = MappingProxyType({})  # row -> why it failed
     logprobs: Mapping[int, Any] = MappingProxyType({})  # row -> its TokenLogprobs, if asked
 
@@ -55,10 +66,12 @@ class KVStorage(Protocol):
     """The device's KV blocks, as the transfers and the sleep see them."""
 
     @property
-    def num_blocks(self) -> int: ...
+    def num_blocks(self) -> int:
+        """How many there are: at least `EngineConfig.num_blocks`, whose ids begin with 0."""
 
     @property
-    def bytes_per_block(self) -> int: ...
+    def bytes_per_block(self) -> int:
+        """Bytes that a copy of one block moves."""
 
     def new_buffer(self, blocks: int) -> Any:
         """Host memory (pinned where there is a GPU) for that many blocks."""

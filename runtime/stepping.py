@@ -272,14 +272,15 @@ def _what_is_wrong(result: Any, launched: LaunchedStep) -> str:
         return f"collect gave {type(result).__name__}, not a StepResult"
     if result.step != launched.step:
         return f"the result is of step {result.step!r}"
-    rows, sampled = result.rows, result.sampled
-    for name, ids in (("rows", rows), ("sampled", sampled)):
+    ids: Any  # whatever the runner put there
+    for name, ids in (("rows", result.rows), ("sampled", result.sampled)):
         if not isinstance(ids, np.ndarray):
             return f"{name} is {type(ids).__name__}, not an int32 array"
         if ids.dtype != _INT32 or ids.ndim != 1:
             return f"{name} is {ids.dtype} {list(ids.shape)}, not int32 [n]"
-    if len(rows) != len(sampled):
-        return f"{len(sampled)} sampled tokens for {len(rows)} rows"
+    if len(result.rows) != len(result.sampled):
+        return f"{len(result.sampled)} sampled tokens for {len(result.rows)} rows"
+    told: Any
     for name, told in (("errors", result.errors), ("logprobs", result.logprobs)):
         if not isinstance(told, _MAPPINGS) and not isinstance(told, Mapping):
             return f"{name} is {type(told).__name__}, not a mapping"

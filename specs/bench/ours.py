@@ -33,8 +33,10 @@ GREEDY, ONE_TOKEN = (
 class NoStorage:
     """KV blocks that nobody reads."""
 
-    num_blocks = 1
     bytes_per_block = 1
+
+    def __init__(self, blocks: int) -> None:
+        self.num_blocks = blocks
 
     def new_buffer(self, blocks: int) -> Any: ...
     def read(self, blocks: Int32Array, into: Any) -> None: ...
@@ -121,7 +123,7 @@ class Ours:
             load_deadline=1e9,
             transfer_lease=1e9,
         )
-        self.device = NoDevice(FakeKV(blocks, BLOCK_SIZE) if scenario.tier else NoStorage())
+        self.device = NoDevice(FakeKV(blocks, BLOCK_SIZE) if scenario.tier else NoStorage(blocks))
         kv = self.device.kv
         self.tier: Connector | None = SilentTier() if silent else None
         if scenario.tier:
