@@ -107,9 +107,11 @@ def _statement(proofs: Proofs, condition: Condition) -> BoolTerm | None:
     """The refuted statement over concrete states; None if it speaks of no state."""
     if condition.possible or condition.hypotheses.formulas[0] is terms.TRUE:
         return None
-    if condition.template is not None:
+    if condition.hypotheses is proofs.invariant:  # of a state, "no change" included
+        statement = condition.goal
+    elif condition.template is not None:
         statement = condition.template
-    elif condition.hypotheses is proofs.invariant or condition.part == "initiation":
+    elif condition.part == "initiation":
         statement = condition.goal
     else:
         statement = implies(condition.hypotheses.formula, condition.goal)

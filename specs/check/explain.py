@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .conditions import Prover
+from ..symbolic import terms
+from ..symbolic.terms import BoolTerm
+from .conditions import Condition, Prover
 from .contracts import CONTRACTS
 from .declaration import standard
 from .fairness import FAIRNESS
@@ -26,23 +28,40 @@ def explain(name: str) -> Iterator[str]:
     obligation = BY_ID.get(name.upper())
     if obligation is None:
         raise UnknownObligationError(name)
-    yield from _explained(_readable(), obligation)
+    yield from explained(readable(), obligation)
 
 
 def explain_each(names: Iterable[str]) -> dict[str, list[str]]:
     """The same for several ids, which are known ones."""
-    proofs = _readable()
-    return {name: list(_explained(proofs, BY_ID[name])) for name in names}
+    proofs = readable()
+    return {name: list(explained(proofs, BY_ID[name])) for name in names}
 
 
-def _readable() -> Proofs:
+def readable() -> Proofs:
+    """The proofs of the declaration with formulas for people: what is executed has a name."""
     proofs = Proofs(standard(), Prover())
     proofs.moves  # noqa: B018 - executed, before formulas become readable
     proofs.variables.readable = True
     return proofs
 
 
-def _explained(proofs: Proofs, obligation: Obligation) -> Iterator[str]:
+def statement(condition: Condition) -> BoolTerm:
+    """What a condition states, before an action's values were put in."""
+    return condition.goal if condition.template is None else condition.template
+
+
+def statements(
+    proofs: Proofs, obligation: Obligation
+) -> dict[tuple[str, str], tuple[Condition, ...]]:
+    """The obligation's own conditions, together if they have the same words."""
+    found: dict[tuple[str, str], list[Condition]] = {}
+    for condition in obligation.own(proofs):
+        found.setdefault((condition.part, condition.words), []).append(condition)
+    return {words: tuple(conditions) for words, conditions in found.items()}
+
+
+def explained(proofs: Proofs, obligation: Obligation) -> Iterator[str]:
+    """The lines about one obligation, of readable proofs."""
     yield f"{obligation.id}: {obligation.statement}"
     yield f"method: {obligation.method}"
     seen: set[str] = set()
@@ -55,13 +74,15 @@ def _explained(proofs: Proofs, obligation: Obligation) -> Iterator[str]:
             yield f"  {_WHO[line.invariant.about]}{line.invariant.words}"
             yield f"      {pretty(line.formula)}"
     yield "\nstatements (each follows from all invariants, or holds of every action it names):"
-    for condition in obligation.own(proofs):
-        if condition.words in seen:
+    for (part, words), (first, *others) in statements(proofs, obligation).items():
+        yield f"  {part}: {words}"
+        if first.hypotheses.formula is not terms.TRUE:
+            yield f"      {pretty(statement(first))}"
             continue
-        seen.add(condition.words)
-        yield f"  {condition.part}: {condition.words}"
-        shown = condition.goal if condition.template is None else condition.template
-        yield f"      {pretty(shown)}"
+        # Of code alone: the formula is of the place that it names.
+        yield f"      {first.about}: {pretty(statement(first))}"
+        if others:
+            yield f"      and so for {len(others)} more"
     needs = [each for each in FAIRNESS if obligation.id in each.for_whom]
     if needs:
         yield "\nfairness:"

@@ -74,17 +74,17 @@ def _kept(p: Proofs, promise: FunctionPromise) -> BoolTerm:
     function = p.declaration.function(promise.module, promise.name)
     effect = effect_of(p.running, function)
     x, s = Given(arguments(p.running, function)), p.state
-    goals = [_returned(effect.result, promise.returns(x, s))]
+    goals = [_returned(p, effect.result, promise.returns(x, s))]
     facts = promise.sets(x, s)
     for name in {**facts, **effect.writes}:
         before = s.value(*name.split("."))
         left: Any = facts.get(name, before)
         wanted = left if terms.is_term(left) else terms.constant(int(left), p.variables.kinds[name])
-        goals.append(terms.equal(effect.writes.get(name, before), wanted))
+        goals.append(terms.equal(p.left(name, effect.writes.get(name, before)), wanted))
     return both(*goals)
 
 
-def _returned(found: Term | int | None, wanted: Term | None) -> BoolTerm:
+def _returned(p: Proofs, found: Term | int | None, wanted: Term | None) -> BoolTerm:
     """It returns what is promised: a number, a truth value, or nothing."""
     if found is None or wanted is None:
         return terms.constant(found is None and wanted is None, "bool")
@@ -92,4 +92,6 @@ def _returned(found: Term | int | None, wanted: Term | None) -> BoolTerm:
         found = terms.constant(int(found), "bool" if isinstance(found, bool) else "int")
     if terms.kind_of(found) != terms.kind_of(wanted):
         return terms.FALSE
+    if p.variables.readable:
+        found = terms.variable("what it returns", terms.kind_of(wanted))
     return terms.equal(found, wanted)

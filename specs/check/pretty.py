@@ -47,8 +47,8 @@ _INFIX = {
     z3.Z3_OP_IMPLIES: " → ",
     z3.Z3_OP_XOR: " xor ",
 }
-_TIGHT = {z3.Z3_OP_MUL}
-_ARITHMETIC = {z3.Z3_OP_ADD, z3.Z3_OP_SUB, z3.Z3_OP_IDIV, z3.Z3_OP_MOD}
+_SUMS = {z3.Z3_OP_ADD, z3.Z3_OP_SUB}
+_QUOTIENTS = {z3.Z3_OP_IDIV, z3.Z3_OP_MOD}
 
 
 def value_name(field: str, value: int | bool | None) -> str:
@@ -92,11 +92,21 @@ def _text(term: Term, inner: bool) -> str:
     if kind == z3.Z3_OP_OR and (membership := _membership(children)) is not None:
         return membership
     if kind in _INFIX:
-        text = _INFIX[kind].join(_text(child, kind not in _ARITHMETIC) for child in children)
-        return f"({text})" if inner and kind not in _TIGHT else text
+        operands = [_operand(child, kind, place) for place, child in enumerate(children)]
+        text = _INFIX[kind].join(operands)
+        return f"({text})" if inner and kind != z3.Z3_OP_MUL else text
     if kind == z3.Z3_OP_UMINUS:
         return f"-{_text(children[0], True)}"
     return f"{term.decl().name()}({', '.join(_text(child, False) for child in children)})"
+
+
+def _operand(term: Term, of: int, place: int) -> str:
+    """An operand with parentheses, unless the formula reads the same without."""
+    kind = term.decl().kind()
+    if of in _QUOTIENTS and kind in (z3.Z3_OP_MUL, z3.Z3_OP_UMINUS):
+        return f"({_text(term, False)})"
+    first_or_added = place == 0 or of == z3.Z3_OP_ADD
+    return _text(term, not (of in _SUMS and kind in _SUMS and first_or_added))
 
 
 def _equation(term: Term, sign: str, inner: bool) -> str:

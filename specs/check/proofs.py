@@ -212,7 +212,9 @@ class Proofs:
         mentioned = {name for name in terms.variables([goal]) if name.endswith("'")}
         same = Substitution([(primed[name], self.variables.terms[name]) for name in primed])
         if of is None:
-            yield Condition(obligation, part, words, "no change", self.invariant, same.of(goal))
+            yield Condition(
+                obligation, part, words, "no change", self.invariant, same.of(goal), template=goal
+            )
         for move in self.moves:
             if of is not None and not of(move.transition):
                 continue
@@ -248,6 +250,16 @@ class Proofs:
         return Condition(obligation, part, words, about, hypotheses, goal, possible=possible)
 
     # --- what events do -------------------------------------------------------------------------
+
+    def named(self, words: str, term: BoolTerm) -> BoolTerm:
+        """The term; where formulas are for people, the words that say what was executed."""
+        return terms.variable(words, "bool") if self.variables.readable else term
+
+    def left(self, name: str, value: Term) -> Term:
+        """A variable's value afterwards; where formulas are for people, the primed variable."""
+        if not self.variables.readable:
+            return value
+        return terms.variable(f"{name}'", self.variables.kinds[name])
 
     def goes(self, at: View, machine: str, event: int, **told: Any) -> BoolTerm:
         """The event goes in that state, if it is told so: `ask__fresh=…`."""

@@ -67,6 +67,9 @@ def differ(cell: Cell, other: Cell) -> bool:
 def _cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
     """The conditions of one cell; those of another copy, if its cell is the same code."""
     function = p.declaration.machine(machine).cell(state, event)
+    if p.variables.readable:  # what is remembered is what was executed
+        yield from _of_cell(p, machine, state, event)
+        return
     key = (machine, state, event, fingerprint(function), p.declaration.sources["facts.py"])
     if key not in _asked:
         _asked[key] = tuple(_of_cell(p, machine, state, event))
@@ -80,26 +83,32 @@ _asked: dict[tuple[object, ...], tuple[Condition, ...]] = memory()
 def _of_cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condition]:
     table = p.declaration.machine(machine).table
     where = f"{table.events(event).name.lower()} in {table.states(state).name}"
+    name = table.events(event).name.lower()
     outcomes = p.running.cell(machine, state, event)
+    rows = dict.fromkeys(_decides(outcome.row) for outcome in outcomes)
     yield Condition(
         "S9", "total", "some row decides", where, _NOTHING,
-        either(*(outcome.condition for outcome in outcomes)),
+        either(*(p.named(words, terms.TRUE) for words in rows)) if p.variables.readable
+        else either(*(outcome.condition for outcome in outcomes)),
     )  # fmt: skip
     refused = [outcome for outcome in outcomes if outcome.answer != GO]
     idle = all(not outcome.writes and not outcome.commands for outcome in refused)
     yield Condition(
         "S9", "nothing else", "what does not go changes nothing and commands nothing", where,
-        _NOTHING, terms.constant(idle, "bool"),
+        _NOTHING, _nothing_else(p, machine, name) if idle else terms.FALSE,
     )  # fmt: skip
     yield from _promised(p, machine, state, event, where)
-    start = Draft(p.variables, {SUBJECT[machine]: terms.number(state)})
+    start = Draft(p.variables, _here(p, machine, state))
     earlier: list[BoolTerm] = []
     for number, row in table.cell(state, event):
         taken = both(
             *(_guard(p, start, guard, machine) for guard in row.conditions),
             *(no(_guard(p, start, guard, machine)) for guard in row.unless),
         )
-        decided = either(*(outcome.condition for outcome in outcomes if outcome.row == number))
+        decided = p.named(
+            _decides(number),
+            either(*(outcome.condition for outcome in outcomes if outcome.row == number)),
+        )
         yield Condition(
             "S9", "in order", f"row {number} decides exactly where its guards are the first",
             where, _NOTHING, same(decided, both(taken, no(either(*earlier)))),
@@ -110,15 +119,35 @@ def _of_cell(p: Proofs, machine: str, state: int, event: int) -> Iterator[Condit
                 yield from _effects(p, start, row, outcome, where)
 
 
+def _here(p: Proofs, machine: str, state: int) -> Values:
+    """The cell's state; for people its name, which comes with the condition, is enough."""
+    return {} if p.variables.readable else {SUBJECT[machine]: terms.number(state)}
+
+
+def _decides(row: int) -> str:
+    return f"row {row} decides"
+
+
+def _nothing_else(p: Proofs, machine: str, name: str) -> BoolTerm:
+    """What does not go leaves all records that the event is given, and commands nothing."""
+    if not p.variables.readable:
+        return terms.TRUE
+    unchanged = [p.named(f"({record}' = {record})", terms.TRUE) for record in PARAMETERS[machine]]
+    goes = p.named(f"{name} goes", terms.FALSE)
+    return implies(no(goes), both(*unchanged, p.named("it commands nothing", terms.TRUE)))
+
+
 def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> Iterator[Condition]:
     """The event goes exactly when its promise says so, and then does what it says."""
     promise = next(each for each in PROMISES[machine] if each.event == event)
     outcomes = p.running.cell(machine, state, event)
-    at = p.variables.view({SUBJECT[machine]: terms.number(state)})
+    name = p.declaration.machine(machine).table.events(event).name.lower()
+    at = p.variables.view(_here(p, machine, state))
     cases = [_Said.of(case, at) for case in promise.cases if state in case.sources]
 
-    def answered(answer: int) -> BoolTerm:
-        return either(*(each.condition for each in outcomes if each.answer == answer))
+    def answered(answer: int, words: str) -> BoolTerm:
+        found = either(*(each.condition for each in outcomes if each.answer == answer))
+        return p.named(f"{name} {words}", found)
 
     def promised(formula: Formula, answer: int) -> BoolTerm:
         return formula(at) if cases else terms.constant(promise.elsewhere == answer, "bool")
@@ -126,9 +155,9 @@ def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> It
     yield Condition(
         "S9", "both directions", "it goes, is refused and is ignored where it should",
         where, _NOTHING, both(
-            same(answered(GO), either(*(case.when for case in cases))),
-            same(answered(REJECT), promised(promise.rejects, REJECT)),
-            same(answered(IGNORE), promised(promise.ignores, IGNORE)),
+            same(answered(GO, "goes"), either(*(case.when for case in cases))),
+            same(answered(REJECT, "is refused"), promised(promise.rejects, REJECT)),
+            same(answered(IGNORE, "is ignored"), promised(promise.ignores, IGNORE)),
         ),
     )  # fmt: skip
     for outcome in outcomes:
@@ -165,12 +194,23 @@ def _kept(p: Proofs, at: View, case: _Said, outcome: Outcome) -> BoolTerm:
         left: Any = facts.get(name, before)
         wanted = left if terms.is_term(left) else terms.constant(int(left), p.variables.kinds[name])
         found = outcome.writes.get(name, before)
-        if not terms.same(found, wanted):
-            goals.append(terms.equal(found, wanted))
+        if p.variables.readable or not terms.same(found, wanted):
+            goals.append(terms.equal(p.left(name, found), wanted))
     for bit in _COMMANDS:
         wanted = case.commands.get(bit, terms.FALSE)
-        goals.append(wanted if outcome.commands & bit else no(wanted))
-    return implies(both(outcome.condition, case.when), both(*goals))
+        goals.append(_commanded(p, bit, outcome.commands, wanted))
+    return implies(both(p.named(_decides(outcome.row), outcome.condition), case.when), both(*goals))
+
+
+def _commanded(p: Proofs, bit: int, commands: int, wanted: BoolTerm) -> BoolTerm:
+    """The command is among what the cell commands exactly if it is wanted."""
+    if p.variables.readable:
+        commanded = p.named(f"commands({Command(bit).name})", terms.FALSE)
+        known = terms.as_constant(wanted)
+        if known is None:
+            return same(commanded, wanted)
+        return commanded if known else no(commanded)
+    return wanted if commands & bit else no(wanted)
 
 
 def _guard(p: Proofs, at: Draft, function: Callable[..., Any], machine: str) -> BoolTerm:
@@ -211,23 +251,28 @@ def _effects(
     state = terms.number(outcome.state)
     goals = []
     for name in {**values, **outcome.writes}:
-        before = state if name == SUBJECT[outcome.machine] else p.variables.terms[name]
+        before = p.variables.terms[name]
+        if name == SUBJECT[outcome.machine] and not p.variables.readable:
+            before = state
         left, found = values.get(name, before), outcome.writes.get(name, before)
-        if not terms.same(left, found):
+        if p.variables.readable:
+            goals.append(terms.equal(p.left(name, found), left))
+        elif not terms.same(left, found):
             goals.append(terms.equal(left, found))
-    goals.append(_commands(results, outcome.commands))
+    goals.append(_commands(p, results, outcome.commands))
     yield Condition(
         "S9", "effects", f"row {outcome.row} leaves what its effects leave, and commands what they "
-        "command", where, _NOTHING, implies(outcome.condition, both(*goals)),
+        "command", where, _NOTHING,
+        implies(p.named(_decides(outcome.row), outcome.condition), both(*goals)),
     )  # fmt: skip
 
 
-def _commands(results: list[Term | int], commands: int) -> BoolTerm:
+def _commands(p: Proofs, results: list[Term | int], commands: int) -> BoolTerm:
     """The bits of the effects' results together are exactly these commands."""
     goals = []
     for bit in _COMMANDS:
         given = either(*(_has(result, bit) for result in results))
-        goals.append(given if commands & bit else no(given))
+        goals.append(_commanded(p, bit, commands, given))
     return both(*goals)
 
 

@@ -39,6 +39,7 @@ from .conditions import Condition
 from .logic import among, both, either, implies, no, same
 from .phrases import ENDED, OPEN, holds, is_reset, nobody_holds, nobody_touches
 from .proofs import Proofs
+from .running import PARAMETERS
 
 
 def s1(p: Proofs) -> Iterator[Condition]:
@@ -66,8 +67,14 @@ def frame(obligation: str, p: Proofs) -> Iterator[Condition]:
         yield p.premise(
             obligation, "frame",
             "; ".join(foreign) or f"the {machine}'s events write the {machine}'s record only",
-            terms.constant(not foreign, "bool"), about=machine,
+            terms.FALSE if foreign else _unwritten(p, machine), about=machine,
         )  # fmt: skip
+
+
+def _unwritten(p: Proofs, machine: str) -> BoolTerm:
+    """The records that the machine's events are given beside their subject stay what they are."""
+    _, *others = PARAMETERS[machine]
+    return both(*(p.named(f"({record}' = {record})", terms.TRUE) for record in others))
 
 
 def s2(p: Proofs) -> Iterator[Condition]:
