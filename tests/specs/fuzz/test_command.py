@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from kvproof.specs import cli
+from kvproof.specs.cli.paths import writable, writable_folder
 
 from . import documented
 from .test_documented_target import ABORT_RAISES, FREES_TWICE
@@ -77,6 +78,9 @@ def test_the_table_names_the_finding_and_the_folder(capsys: pytest.CaptureFixtur
         (["--target", "my_sound:Nothing"], "my_sound has no Target named Nothing"),
         (["--target", "no_such_module:X"], "there is no module no_such_module"),
         (["--target", "my_sound:MyTarget", "--connector", "x"], "has no connector x"),
+        (["--out", "/proc/x"], "/proc/x cannot be written"),
+        (["--junit", "/proc/x.xml"], "/proc/x.xml cannot be written"),
+        (["--out", "my_sound.py/found"], "my_sound.py is a file; name a folder"),
     ],
 )
 def test_a_wrong_call_exits_with_4_and_says_what_is_wrong(
@@ -155,6 +159,18 @@ def test_an_exception_of_the_engine_stays_a_finding(
     report = json.loads(capsys.readouterr().out)
     assert code == 1
     assert "no-exception" in {finding["rule"] for finding in report["findings"]}
+
+
+def test_trying_what_a_command_may_write_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.xml"
+    kept.write_text("kept")
+    before = sorted(tmp_path.iterdir())
+    assert writable_folder(Path("a/b/c")) == Path("a/b/c")
+    assert writable_folder(tmp_path) == tmp_path
+    assert writable(Path("new.xml")) == Path("new.xml")
+    assert writable(kept) == kept
+    assert sorted(tmp_path.iterdir()) == before
+    assert kept.read_text() == "kept"
 
 
 def test_the_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
