@@ -138,7 +138,8 @@ class Clients:
         required(InvalidRequestError, "a request's salt", salt, bytes)
         required(InvalidRequestError, "resumable", resumable, bool)
         required(InvalidRequestError, "needs_grammar", needs_grammar, bool)
-        required(InvalidRequestError, "text", text, Callable, none=True)
+        if text is not None and not callable(text):
+            raise InvalidRequestError(f"text is {text!r}: it must be callable or None")
         ids = self._checked(tokens, "prompt")
         self._engine_takes(EngineEvent.ADD)
         if self.lifecycle.row_of(request_id) is not None:
