@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .generation import is_legal
 from .rules import RULES
-from .run import Failure
+from .run import STANDING, Failure
 from .target import NewRequest
 
 #: Operations that every run has, so that a search cannot do without them.
@@ -46,19 +46,22 @@ class Finding:
                 f"{self.failure.operations[-1].name} raises {kind} in {place}"
                 f"{f' (over a {over})' if over else ''}."
             )
-        detail = f" ({violation.detail})" if violation.detail else ""
-        return f"Broken{detail}: {RULES[violation.rule]}"
+        last = self.failure.operations[-1].name
+        by = "" if violation.rule in STANDING else f" by {last}"
+        detail = f" ({violation.detail})" if violation.detail not in ("", last) else ""
+        return f"Broken{by}{detail}: {RULES[violation.rule]}"
 
     @property
     def slug(self) -> str:
         """A name for the finding that can be part of an identifier."""
         violation = self.failure.violation
-        words = [violation.rule, violation.detail]
+        last = self.failure.operations[-1].name
+        words = [violation.rule, last, violation.detail]
         if violation.rule == "no-exception":
             place, _, function = self.failure.place.rpartition(" in ")
             words = [function, "line", place.rpartition(":")[2], violation.detail]
-        elif not violation.detail:
-            words.append(self.failure.operations[-1].name)
+        elif violation.detail == last or (violation.detail and violation.rule in STANDING):
+            words = [violation.rule, violation.detail]
         name = re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")
         return name[:70].rstrip("_")
 

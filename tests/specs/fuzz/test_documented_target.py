@@ -11,7 +11,9 @@ from kvproof.specs.fuzz import stateful_test
 from kvproof.specs.fuzz.campaign import Budget, search
 from kvproof.specs.fuzz.generation import WEIGHTS
 from kvproof.specs.fuzz.operations import FAULTS
+from kvproof.specs.fuzz.rules import RULES
 from kvproof.specs.fuzz.stateful import machine
+from kvproof.statemachine import Container, RequestState, container
 
 from . import documented
 
@@ -22,6 +24,7 @@ FORGETS_TO_RELEASE = (
 )
 KEEPS_COMPUTED = ("sequence.table, sequence.computed = [], 0\n", "sequence.table = []\n")
 FREES_TWICE = ("self.free += sequence.table\n", "self.free += sequence.table * 2\n")
+LEAKS_A_BLOCK = ("self.free += sequence.table\n", "self.free += sequence.table[1:]\n")
 LOSES_VICTIM = ("                self.waiting.appendleft(victim)\n", "")
 ABORT_RAISES = ("if sequence in self.running or sequence in self.waiting:", "if True:")
 
@@ -59,6 +62,23 @@ def test_a_known_finding_does_not_stop_the_search(tmp_path: Path) -> None:
     assert "no-exception" in found
     assert {"free-or-held", "counts-are-holders"} & set(found)
     assert max(found.values()) > 1, "met again, and counted"
+
+
+def test_findings_of_one_rule_are_told_apart_by_the_operation(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "documented_leak", LEAKS_A_BLOCK)
+    report = search(module.MyTarget, Budget(seconds=None, operations=2_000, replays=60))
+    titles = [finding.title for finding in report.findings]
+    for operation in ("abort", "finish_step"):
+        assert f"Broken by {operation}: {RULES['free-or-held']}" in titles
+    assert len(set(titles)) == len(titles)
+    assert len({finding.slug for finding in report.findings}) == len(titles)
+
+
+def test_the_documented_states_and_places_are_those_of_the_declaration() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\w+) \|", documented.DOCUMENT.read_text(), re.M)
+    assert rows == [
+        (state.name, Container(container(state)).name.lower()) for state in RequestState
+    ]
 
 
 @pytest.mark.parametrize(
