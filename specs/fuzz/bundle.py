@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 #: Modules whose definitions are copied; all others are imported by the generated test.
 INTERNAL = "kvproof.specs.fuzz"
 
+#: What a report asks of a target, and no test: left out of the classes that are copied.
+FOR_REPORTS = frozenset({"version", "caveat"})
+
 
 class CannotBundleError(Exception):
     """A target whose source cannot be copied into one file; the text says why."""
@@ -116,6 +119,13 @@ class Bundle:
         self, read: _Module, node: ast.stmt, lines: list[str], package: str
     ) -> None:
         """A function's own relative imports, in `lines`: absolute, or gone where it is copied."""
+        if isinstance(node, ast.ClassDef):
+            for method in list(node.body):
+                if isinstance(method, ast.FunctionDef) and method.name in FOR_REPORTS:
+                    first = min([method.lineno, *(d.lineno for d in method.decorator_list)])
+                    last = method.end_lineno or method.lineno
+                    lines[first - 1 : last] = [""] * (last - first + 1)
+                    node.body.remove(method)
         for inner in ast.walk(node):
             if not isinstance(inner, ast.ImportFrom) or not inner.level:
                 continue
