@@ -411,14 +411,13 @@ class RequestEvents(LifecycleState):
         end = self.length(row)
         self._tokens[row, end - len(tokens) : end] = tokens
 
-    def forget_prefixes(self) -> int:
-        """Drop every cached prefix whose block has no hold. Returns the number of those blocks."""
+    def forget_prefixes(self) -> None:
+        """Drop every cached prefix whose block has no hold."""
         replay = BlockReplay(self.ledger) if self.config.check else None
-        dropped = self.ledger.drop_cached()
+        self.ledger.drop_cached()
         if replay is not None:
             replay.dropped()
             replay.compare("what is forgotten")
-        return dropped
 
     def _new_epoch(self) -> None:
         """The weights are others: every key, in every tier, starts from another root."""

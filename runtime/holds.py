@@ -152,11 +152,10 @@ class BlockLedger:
         if self.index.publish(block, key, parent, tokens) and self.published is not None:
             self.published.append((key, block))
 
-    def release_and_forget(self, ended: npt.NDArray[np.int32]) -> int:
+    def release_and_forget(self, ended: npt.NDArray[np.int32]) -> None:
         """Many holds end, `ended` block by block, and every prefix that no hold keeps is forgotten.
 
-        What a reset does, without putting in order what is forgotten anyway. Returns how many
-        blocks could be hit.
+        What a reset does, without putting in order what is forgotten anyway.
         """
         self.counts[:] = released(self.counts, np.bincount(ended, minlength=self.num_blocks))
         free = self.counts == 0
@@ -166,16 +165,14 @@ class BlockLedger:
         else:
             self.index.drop(forgotten.tolist())
         self.pool.forget_all(free)
-        return len(forgotten)
 
-    def drop_cached(self) -> int:
-        """Every prefix that no hold keeps is forgotten. Returns how many blocks that were."""
+    def drop_cached(self) -> None:
+        """Every prefix that no hold keeps is forgotten."""
         dropped = self.pool.drop_cached()
         if len(dropped) == len(self.index):
             self.index.clear()
         else:
             self.index.drop(dropped.tolist())
-        return len(dropped)
 
     # --- transfers ------------------------------------------------------------------------------
 

@@ -49,7 +49,6 @@ class ResetDecision:
 
     refused_by: tuple[Holder, ...] = ()
     forgot: bool = False  # the cached prefixes were dropped
-    dropped: int = 0  # blocks that were a hit before, and are none now
     let_go: tuple[int, ...] = ()  # rows that were preempted or reclaimed for it
 
     @property
@@ -192,8 +191,8 @@ class Lifecycle(StepLanes):
         events = [event for event in events if event != NO_EVENT]
         if drops_prefixes(refusing):
             # A lane of its own: hundreds of events, one by one, would hold up all other requests.
-            told = np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64)
-            return ResetDecision(refused_by, True, self.let_go(*told), tuple(sent))
+            self.let_go(np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64))
+            return ResetDecision(refused_by, True, tuple(sent))
         # Nobody, unless the declaration is faulty; then it is obeyed, so that the fault shows.
         for row, event in zip(sent, events, strict=True):
             if event == PREEMPT:

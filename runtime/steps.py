@@ -289,21 +289,20 @@ class StepLanes(TransferEvents):
 
     # --- letting go of all ------------------------------------------------------------------------
 
-    def let_go(self, rows: Int64Array, events: Int64Array) -> int:
+    def let_go(self, rows: Int64Array, events: Int64Array) -> None:
         """PREEMPT or RECLAIM for each row, then every cached prefix without a hold is dropped.
 
         rows, events: [n], int64. All rows are resident, and all that run are sent PREEMPT. No step
-        is in flight, so every hold is released. Returns the number of blocks that were a hit.
+        is in flight, so every hold is released.
         """
         replay = BlockReplay(self.ledger) if self.config.check else None
         tables = [self.table(row).tolist() for row in rows.tolist()] if replay is not None else []
-        forgotten = self.ledger.release_and_forget(self._let_go(rows, events))
+        self.ledger.release_and_forget(self._let_go(rows, events))
         if replay is not None:
             for table in tables:
                 replay.request(RELEASE, table, ())
             replay.dropped()
             replay.compare("what lets go at once")
-        return forgotten
 
     def _let_go(self, rows: Int64Array, events: Int64Array) -> Int32Array:
         """The events alone. Returns the blocks of all holds, one by one, each with its tail first.

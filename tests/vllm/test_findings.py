@@ -43,6 +43,15 @@ def test_the_document_describes_each_recorded_fault_and_no_other() -> None:
     assert headings == [recorded.name for recorded in RECORDED]
 
 
+def run_written(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the written tests of a folder, without kvproof's plugin."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvproof",
+         "--tb=line", "--rootdir", str(folder), str(folder)],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def test_written_tests_fail_without_kvproof(tmp_path: Path) -> None:
     for recorded in RECORDED:
         failure = replay(load(recorded.target), recorded.settings, recorded.operations)
@@ -52,11 +61,7 @@ def test_written_tests_fail_without_kvproof(tmp_path: Path) -> None:
         assert "import kvproof" not in text
         assert "from kvproof" not in text
         (tmp_path / file_name(finding)).write_text(text)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvproof",
-         "--tb=line", "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    run = run_written(tmp_path)
     assert f"{len(RECORDED)} failed" in run.stdout, run.stdout[-3000:] + run.stderr[-2000:]
     assert "passed" not in run.stdout.splitlines()[-1]
     raised = set(re.findall(r": (\w+Error)\b", run.stdout))

@@ -34,6 +34,14 @@ def preempted_with_a_store_in_flight(h: EngineHarness, launched: bool) -> None:
     assert h.state("runs") == "PREEMPTED"
 
 
+def ends_right(h: EngineHarness) -> None:
+    """Its stores end one by one, and it has every token."""
+    h.run(lambda: bool(h.connector.release()) or h.told["runs"].finish is not None)
+    assert_right(h, "runs", 12)
+    h.connector.choose = None
+    end_clean(h)
+
+
 def test_who_is_preempted_and_resumed_in_one_step_with_jobs_in_flight_is_right(
     engine: Engine,
 ) -> None:
@@ -43,10 +51,7 @@ def test_who_is_preempted_and_resumed_in_one_step_with_jobs_in_flight_is_right(
     assert h.core.launch_step()
     assert h.state("runs") == "RUNNING"
     assert h.stores
-    h.run(lambda: bool(h.connector.release()) or h.told["runs"].finish is not None)
-    assert_right(h, "runs", 12)
-    h.connector.choose = None
-    end_clean(h)
+    ends_right(h)
 
 
 def test_who_is_preempted_under_a_launched_step_with_jobs_in_flight_comes_back_right(
@@ -58,10 +63,7 @@ def test_who_is_preempted_under_a_launched_step_with_jobs_in_flight_comes_back_r
     h.turn()  # its step is processed
     h.turn()
     assert h.state("runs") == "RUNNING"
-    h.run(lambda: bool(h.connector.release()) or h.told["runs"].finish is not None)
-    assert_right(h, "runs", 12)
-    h.connector.choose = None
-    end_clean(h)
+    ends_right(h)
 
 
 def test_a_forced_reset_under_a_load_is_refused_by_the_load_and_succeeds_after_it(

@@ -21,6 +21,28 @@ seeded = seeding(FAULTS)
 # --- blocks --------------------------------------------------------------------------------------
 
 
+class FaultyPool(Pool):
+    """Does something more when a request's hold commands have been carried out."""
+
+    def request_holds(
+        self,
+        commands: int,
+        owner: Owner,
+        table: Sequence[int],
+        taken: Sequence[int],
+        fresh: Collection[int],
+        kept: int,
+        newest_step: int,
+    ) -> list[int]:
+        left = super().request_holds(commands, owner, table, taken, fresh, kept, newest_step)
+        self.letting_go(set(table) - set(left), newest_step)
+        return left
+
+    def letting_go(self, gone: set[int], newest_step: int) -> None:
+        """The fault. `gone`: what the request's table has lost."""
+        raise NotImplementedError
+
+
 class NoTransferHolds(Pool):
     def transfer_holds(
         self, commands: int, owner: Owner, covered: Sequence[int], writes: bool
@@ -35,20 +57,9 @@ class FreedUnderTransfer(ObservedEngine):
     pool_class = NoTransferHolds
 
 
-class NoStepHolds(Pool):
-    def request_holds(
-        self,
-        commands: int,
-        owner: Owner,
-        table: Sequence[int],
-        taken: Sequence[int],
-        fresh: Collection[int],
-        kept: int,
-        newest_step: int,
-    ) -> list[int]:
-        table = super().request_holds(commands, owner, table, taken, fresh, kept, newest_step)
+class NoStepHolds(FaultyPool):
+    def letting_go(self, gone: set[int], newest_step: int) -> None:
         self.step_processed(newest_step)  # as if the step had touched nothing
-        return table
 
 
 @seeded("touched-is-held")
@@ -76,21 +87,10 @@ class NeverFreed(ObservedEngine):
         pass
 
 
-class FreesTwice(Pool):
-    def request_holds(
-        self,
-        commands: int,
-        owner: Owner,
-        table: Sequence[int],
-        taken: Sequence[int],
-        fresh: Collection[int],
-        kept: int,
-        newest_step: int,
-    ) -> list[int]:
-        left = super().request_holds(commands, owner, table, taken, fresh, kept, newest_step)
-        for block in set(table) - set(left):
+class FreesTwice(FaultyPool):
+    def letting_go(self, gone: set[int], newest_step: int) -> None:
+        for block in gone:
             self.facts[block].count -= self.facts[block].count > 0
-        return left
 
 
 @seeded("counts-are-holders")
@@ -100,24 +100,12 @@ class DoubleFree(ObservedEngine):
     pool_class = FreesTwice
 
 
-class PreemptsTransfers(Pool):
-    def request_holds(
-        self,
-        commands: int,
-        owner: Owner,
-        table: Sequence[int],
-        taken: Sequence[int],
-        fresh: Collection[int],
-        kept: int,
-        newest_step: int,
-    ) -> list[int]:
-        left = super().request_holds(commands, owner, table, taken, fresh, kept, newest_step)
-        gone = set(table) - set(left)
+class PreemptsTransfers(FaultyPool):
+    def letting_go(self, gone: set[int], newest_step: int) -> None:
         for (_, block), held in self.held.items():
             if block in gone and held.by_transfer:
                 held.by_transfer = 0
                 self.facts[block].count -= 1
-        return left
 
 
 @seeded("touched-is-held", connector="tier")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from kvproof.specs.fuzz.target import NewRequest, Settings, next_token
 from kvproof.specs.fuzz.targets import load
 
 from ..findings import DRAIN, RECORDED, Recorded, add, chunk, session
+from ..test_findings import run_written
 from .targets import Unrepaired
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
@@ -192,10 +191,6 @@ def test_a_test_that_is_written_of_the_guard_fails_for_its_finding(tmp_path: Pat
     assert "from kvproof.runtime.integrations.vllm import GuardedScheduler" in text
     assert "kvproof.specs" not in text
     (tmp_path / file_name(finding)).write_text(text)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvproof",
-         "--tb=line", "--rootdir", str(tmp_path), str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    run = run_written(tmp_path)
     assert "1 failed" in run.stdout, run.stdout[-3000:] + run.stderr[-2000:]
     assert "ImportError" not in run.stdout
