@@ -87,13 +87,24 @@ class Session:
             outcome = perform(target, operation)
             check_answer(target, operation, outcome)
             self.oracle.hear(operation, outcome)
-            self.now = looked(target, f"after {operation}")
         except TargetError:
             self.broken = True
             raise
         except Exception as error:
             check_supported(target, error)
             return self._escaped(operation, error, before)
+        try:
+            self.now = looked(target, f"after {operation}")
+        except TargetError:
+            self.broken = True
+            raise
+        except Exception as error:  # what the engine has come to cannot even be looked at
+            name, kind = operation.name, type(error).__name__
+            trace = "".join(traceback.format_exception(error))
+            message = f"after {operation} a look at the engine raised {kind}: {_short(error)}"
+            # The assertion makes a written test look as well.
+            violation = Violation("no-exception", name, message, "now is not None", kind)
+            return self._failure(violation, engine_place(error), trace)
         if operation.name == "drain":
             # The drain is itself many calls: only what it leaves is compared.
             before = self.now

@@ -14,6 +14,12 @@ from kvproof.specs.fuzz.campaign import Budget, search
 from . import documented
 from .test_documented_target import ABORT_RAISES, FREES_TWICE, LOSES_VICTIM
 
+#: The engine's call goes well, and then it cannot be looked at.
+CANNOT_BE_SEEN = (
+    "sequence.table, sequence.computed = [], 0\n",
+    "sequence.table, sequence.computed = None, 0\n",
+)
+
 
 @pytest.mark.parametrize(
     ("name", "change", "says"),
@@ -23,6 +29,7 @@ from .test_documented_target import ABORT_RAISES, FREES_TWICE, LOSES_VICTIM
             "written_victim", LOSES_VICTIM, "AssertionError: assert", marks=pytest.mark.long
         ),
         pytest.param("written_abort", ABORT_RAISES, "ValueError", marks=pytest.mark.long),
+        pytest.param("written_look", CANNOT_BE_SEEN, "TypeError", marks=pytest.mark.long),
     ],
 )
 def test_a_written_test_fails_without_kvproof(
