@@ -1,13 +1,22 @@
 """Shrinking: the fewest and plainest operations that still break the same rule the same way.
 
-Operations are plain data and replay on a fresh engine, so this is delta debugging: leave out
-ever smaller pieces, then make arguments and settings plainer, until nothing helps.
+Hypothesis does it. What it chooses from are the ways to make the failure plainer: first which
+operations to leave out, then smaller arguments and plain settings, and so on until nothing helps.
+It starts from the failure as it was met, because those choices are what its database gives it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unittest
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
+from typing import Protocol
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed
+from hypothesis import strategies as st
+from hypothesis.database import ExampleDatabase, choices_to_bytes
 
 from .operations import Operation
 from .run import Failure, replay
@@ -16,44 +25,88 @@ from .target import NewRequest, Settings
 #: Replays that one failure may cost.
 BUDGET = 1500
 
+#: Settings that go back to their default where the failure does not need them.
+PLAIN = (
+    "priority",
+    "connector",
+    "fail_policy",
+    "depth",
+    "token_budget",
+    "max_running",
+    "tier_blocks",
+    "max_length",
+    "block_size",
+)
+
+#: Flags in a group, or groups in one that is larger.
+FANOUT = 4
+
+#: Flags in groups of groups.
+Nested = bool | tuple["Nested", ...]
+
+#: A run as it is replayed.
+Run = tuple[Settings, tuple[Operation, ...]]
+
 
 class Shrinker:
-    """Shrinks one failure: what it finds has the same key."""
+    """Shrinks one failure: what it finds has the same key. Replays at most so many runs."""
 
     def __init__(self, failure: Failure, replays: int = BUDGET) -> None:
         self.best = failure
         self.key = failure.key()
         self.budget = replays
+        self._seen: dict[Run, Failure | None] = {}
 
     def shrink(self) -> Failure:
-        """The smallest failure that was found."""
+        """The smallest failure that was found. The same failure shrinks the same way each time."""
         before = None
-        while before != self._size() and self.budget > 0:
-            before = self._size()
-            self._remove()
-            self._simplify_operations()
-            self._simplify_settings()
+        while before != self.best and self.budget > 0:
+            before = self.best
+            self._search(*_fewer(before))
+            self._search(*_plainer(self.best))
         self._rename()
         return self.best
 
-    def _size(self) -> tuple[int, int, int]:
-        operations = self.best.operations
-        plain = sum(_weight(operation) for operation in operations)
-        return len(operations), plain, _settings_weight(self.best.settings)
+    def _search(self, runs: st.SearchStrategy[Run], start: Sequence[bool | int]) -> None:
+        """Let Hypothesis look for a smaller run; the choices to start from make the best so far."""
+        self._seen[self.best.settings, self.best.operations] = self.best
 
-    def _try(self, operations: Sequence[Operation], settings: Settings | None = None) -> bool:
-        if self.budget <= 0:
-            return False
-        self.budget -= 1
+        @hypothesis.settings(
+            database=_Start(start),
+            phases=(Phase.reuse, Phase.shrink),
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+        )
+        @seed(0)
+        @given(runs)
+        def does_not_fail(run: Run) -> None:
+            failure = self._fails_alike(run)
+            if failure is not None:
+                self.best = failure
+                raise _StillFailsError
+
         try:
-            failure = replay(self.best.target, settings or self.best.settings, operations)
-        except Exception:  # the settings do not fit the engine
-            return False
-        if failure is None or failure.key() != self.key:
-            return False
-        before = self.best
-        self.best = failure
-        return failure.operations != before.operations or failure.settings != before.settings
+            does_not_fail()
+        except _StillFailsError:
+            return  # the last run that Hypothesis tries is the smallest
+        except unittest.SkipTest as error:
+            raise RuntimeError("Hypothesis reads no database under --hypothesis-seed") from error
+        raise AssertionError("Hypothesis did not start from the failure")
+
+    def _fails_alike(self, run: Run) -> Failure | None:
+        """The failure of a run when it is the one that is shrunk; None too at the budget's end."""
+        if run not in self._seen:
+            if self.budget <= 0:
+                return None
+            self.budget -= 1
+            try:
+                failure = replay(self.best.target, *run)
+            except Exception:  # the settings do not fit the engine
+                failure = None
+            self._seen[run] = failure if failure and failure.key() == self.key else None
+        return self._seen[run]
 
     def _rename(self) -> None:
         """Number the requests in the order in which they come."""
@@ -61,39 +114,8 @@ class Shrinker:
         added = [o.arguments[0].id for o in operations if o.name == "add"]
         names = {old: f"r{number}" for number, old in enumerate(added, 1)}
         self.budget = max(self.budget, 1)
-        self._try([_renamed(operation, names) for operation in operations])
-
-    def _remove(self) -> None:
-        size = max(1, len(self.best.operations) // 2)
-        while size:
-            at = 0
-            while at < len(self.best.operations):
-                operations = self.best.operations
-                rest = operations[:at] + operations[at + size :]
-                if not (len(rest) < len(operations) and self._try(rest)):
-                    at += size
-            size //= 2
-
-    def _simplify_operations(self) -> None:
-        for at in range(len(self.best.operations)):
-            again = True
-            while again and at < len(self.best.operations):
-                again = False
-                operations = self.best.operations
-                for plainer in _plainer(operations[at]):
-                    changed = (*operations[:at], plainer, *operations[at + 1 :])
-                    if self._try(changed):
-                        again = True
-                        break
-
-    def _simplify_settings(self) -> None:
-        again = True
-        while again:
-            again = False
-            for settings in _plainer_settings(self.best.settings):
-                if self._try(self.best.operations, settings):
-                    again = True
-                    break
+        renamed = tuple(_renamed(operation, names) for operation in operations)
+        self.best = self._fails_alike((self.best.settings, renamed)) or self.best
 
 
 def _renamed(operation: Operation, names: dict[str, str]) -> Operation:
@@ -113,95 +135,149 @@ def _renamed(operation: Operation, names: dict[str, str]) -> Operation:
     return Operation(operation.name, tuple(arguments))
 
 
-def _weight(operation: Operation) -> int:
-    weight: int = 0
-    for argument in operation.arguments:
-        if isinstance(argument, NewRequest):
-            weight += len(argument.prompt) + sum(argument.prompt) + argument.max_tokens
-            weight += 5 * bool(argument.session) + 5 * bool(argument.send)
-            weight += argument.priority + argument.remote_tokens + bool(argument.stop_every) * 9
-        elif isinstance(argument, tuple):
-            weight += len(argument) + int(sum(argument))
-        elif isinstance(argument, int):
-            weight += int(argument)
-    return int(weight)
+class _StillFailsError(Exception):
+    """The run fails as the first one did."""
 
 
-def _settings_weight(settings: Settings) -> int:
-    plain = Settings()
-    names = ("priority", "depth", "connector", "fail_policy", "token_budget")
-    other = sum(bool(getattr(settings, name) != getattr(plain, name)) for name in names)
-    return settings.blocks + 100 * other
+class _Start(ExampleDatabase):
+    """Gives Hypothesis the choices to start from, and stores nothing."""
+
+    def __init__(self, choices: Iterable[bool | int]) -> None:
+        # One too many: an example that fits exactly is taken to be shrunk already.
+        self._example = choices_to_bytes([*choices, False])
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        return [self._example]
+
+    def save(self, key: bytes, value: bytes) -> None:
+        pass
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        pass
 
 
-def _plainer(operation: Operation) -> Iterator[Operation]:
-    """The operation with one argument made plainer, the boldest change first."""
-    for i, argument in enumerate(operation.arguments):
-        for plainer in _plainer_value(argument):
-            arguments = (*operation.arguments[:i], plainer, *operation.arguments[i + 1 :])
-            yield Operation(operation.name, arguments)
+class _Choices(Protocol):
+    """What is kept of a failure. Simpler, for Hypothesis, is what keeps less."""
+
+    def keep(self, there: bool) -> bool:
+        """Whether something stays; what is not there is not asked for."""
+
+    def up_to(self, value: int) -> int:
+        """An int from 0 to the value."""
 
 
-def _plainer_value(value: object) -> Iterator[object]:
+class _Recorded:
+    """Keeps all, and notes the choices."""
+
+    def __init__(self) -> None:
+        self.choices: list[bool | int] = []
+
+    def keep(self, there: bool) -> bool:
+        if there:
+            self.choices.append(True)
+        return there
+
+    def up_to(self, value: int) -> int:
+        if value:
+            self.choices.append(value)
+        return value
+
+
+class _Drawn:
+    """Hypothesis chooses."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+
+    def keep(self, there: bool) -> bool:
+        return there and self._draw(st.booleans())
+
+    def up_to(self, value: int) -> int:
+        return self._draw(st.integers(0, value)) if value else 0
+
+
+def _fewer(start: Failure) -> tuple[st.SearchStrategy[Run], Sequence[bool | int]]:
+    """Runs with some of the operations, and the choices that keep them all."""
+    operations = start.operations
+
+    def run(kept: Nested) -> Run:
+        return start.settings, tuple(compress(operations, _flat(kept)))
+
+    return _flags(len(operations)).map(run), [True] * len(operations)
+
+
+def _flags(number: int) -> st.SearchStrategy[Nested]:
+    """So many flags, in groups of groups: Hypothesis also tries a whole group at its simplest."""
+    if number == 1:
+        return st.booleans()
+    parts = min(number, FANOUT)
+    return st.tuples(*(_flags((number + part) // parts) for part in range(parts)))
+
+
+def _flat(kept: Nested) -> Iterator[bool]:
+    if isinstance(kept, bool):
+        yield kept
+    else:
+        for part in kept:
+            yield from _flat(part)
+
+
+def _plainer(start: Failure) -> tuple[st.SearchStrategy[Run], Sequence[bool | int]]:
+    """Runs of the same operations with smaller arguments, and the choices that keep them."""
+    recorded = _Recorded()
+    _simplified(start, recorded)
+    return _simpler_runs(start), recorded.choices
+
+
+@st.composite
+def _simpler_runs(draw: st.DrawFn, start: Failure) -> Run:
+    return _simplified(start, _Drawn(draw))
+
+
+def _simplified(start: Failure, choices: _Choices) -> Run:
+    operations = tuple(
+        Operation(operation.name, tuple(_value(value, choices) for value in operation.arguments))
+        for operation in start.operations
+    )
+    return _settings(start.settings, choices), operations
+
+
+def _value(value: object, choices: _Choices) -> object:
+    """An argument of an operation, or a plainer one."""
     if isinstance(value, NewRequest):
-        if value.session:
-            yield replace(value, session=False)
-        if value.send:
-            yield replace(value, send=False)
-        if value.priority:
-            yield replace(value, priority=0)
-        if value.remote_tokens:
-            yield replace(value, remote_tokens=0)
-        if value.stop_every:
-            yield replace(value, stop_every=0)
-        if value.max_tokens > 1:
-            yield replace(value, max_tokens=1)
-            yield replace(value, max_tokens=value.max_tokens - 1)
-        counted = tuple(range(1, len(value.prompt) + 1))
-        if value.prompt != counted:
-            yield replace(value, prompt=counted)
-        for prompt in _plainer_tokens(value.prompt):
-            yield replace(value, prompt=prompt, remote_tokens=min(value.remote_tokens, len(prompt)))
-    elif isinstance(value, tuple):
-        yield from _plainer_tokens(value)
-    elif value is True:
-        yield False
-    elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        yield 1 if value > 1 else 0
-        yield value - 1
-
-
-def _plainer_tokens(tokens: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    if len(tokens) > 1:
-        yield tokens[: len(tokens) // 2]
-        yield tokens[:-1]
-
-
-def _plainer_settings(settings: Settings) -> Iterator[Settings]:
-    plain = Settings()
-    for name in (
-        "priority",
-        "connector",
-        "fail_policy",
-        "depth",
-        "token_budget",
-        "max_running",
-        "tier_blocks",
-        "max_length",
-        "block_size",
-    ):
-        value = getattr(plain, name)
-        room = settings.blocks * settings.block_size
-        if name == "max_length":
-            value = min(value, room)
-        if name == "block_size" and settings.max_length > settings.blocks * value:
-            continue
-        if getattr(settings, name) != value:
-            yield replace(settings, **{name: value})
-    if settings.blocks > 2:
-        fewer = settings.blocks - 1
-        yield replace(
-            settings,
-            blocks=fewer,
-            max_length=min(settings.max_length, fewer * settings.block_size),
+        prompt = _tokens(value.prompt, choices)
+        return replace(
+            value,
+            prompt=prompt,
+            max_tokens=1 + choices.up_to(value.max_tokens - 1),
+            session=choices.keep(value.session),
+            send=choices.keep(value.send),
+            priority=choices.up_to(value.priority),
+            remote_tokens=min(value.remote_tokens, len(prompt))
+            if choices.keep(value.remote_tokens > 0)
+            else 0,
+            stop_every=value.stop_every if choices.keep(value.stop_every > 0) else 0,
         )
+    if isinstance(value, tuple):
+        return _tokens(value, choices)
+    if isinstance(value, bool):
+        return choices.keep(value)
+    return choices.up_to(value) if isinstance(value, int) else value
+
+
+def _tokens(tokens: tuple[int, ...], choices: _Choices) -> tuple[int, ...]:
+    length = 1 + choices.up_to(len(tokens) - 1)
+    counted = tuple(range(1, len(tokens) + 1))
+    return (tokens if choices.keep(tokens != counted) else counted)[:length]
+
+
+def _settings(settings: Settings, choices: _Choices) -> Settings:
+    """The settings, with some at their default and perhaps fewer blocks."""
+    plain = Settings()
+    chosen = {
+        name: value if choices.keep(value != getattr(plain, name)) else getattr(plain, name)
+        for name, value in ((name, getattr(settings, name)) for name in PLAIN)
+    }
+    blocks = 2 + choices.up_to(settings.blocks - 2)
+    chosen["max_length"] = min(chosen["max_length"], blocks * chosen["block_size"])
+    return replace(settings, blocks=blocks, **chosen)

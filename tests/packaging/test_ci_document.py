@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,13 +85,21 @@ def test_the_fuzz_job_remembers_what_failed_in_ci(tmp_path: Path) -> None:
     faulty = documented.source().replace(released, "sequence.state = state\n")
     assert faulty != documented.source()
     (tests / "test_my_engine.py").write_text(faulty)
-    environment = {**os.environ, "CI": "true"}
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout
-    assert "BrokenRuleError" in done.stdout
+
+    def fuzz(examples: str) -> str:
+        words = [examples if word == "20" else word for word in command]
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, env={**os.environ, "CI": "true"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == int("BrokenRuleError" in done.stdout), done.stdout
+        return done.stdout
+
+    assert "BrokenRuleError" in fuzz("20")
     (restored,) = [step for step in steps() if "restore" in step.get("uses", "")]
-    assert any((tmp_path / restored["with"]["path"]).rglob("*"))
+    kept = tmp_path / restored["with"]["path"]
+    assert any(kept.rglob("*"))
     assert (tmp_path / "fuzz.xml").exists()
+    assert "BrokenRuleError" in fuzz("1"), "what failed in one run is tried first in the next"
+    shutil.rmtree(kept)
+    assert "BrokenRuleError" not in fuzz("1"), "one example alone does not find it"

@@ -34,6 +34,21 @@ def test_a_failure_shrinks_to_the_calls_that_it_needs(tmp_path: Path) -> None:
     assert smallest.key() == failure.key()
 
 
+def test_no_more_runs_are_replayed_than_asked_for(tmp_path: Path) -> None:
+    module = documented.load(tmp_path, "shrunk_little", ABORT_RAISES)
+    operations = [Operation("add", (NewRequest("r7", (1, 2, 3), max_tokens=3),))]
+    operations += [Operation("step"), *[Operation("abort", ("r7",))] * 2]
+    failure = replay(module.MyTarget, Settings(), operations)
+    assert failure is not None
+    shrinker = Shrinker(failure, replays=0)
+    unshrunk = shrinker.shrink()
+    assert [operation.name for operation in unshrunk.operations] == [o.name for o in operations]
+    assert unshrunk.operations[-1] == Operation("abort", ("r1",)), "but its requests are numbered"
+    shrinker = Shrinker(failure, replays=1)
+    assert len(shrinker.shrink().operations) <= len(operations)
+    assert shrinker.budget == 0
+
+
 def test_operations_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     module = documented.load(tmp_path, "shrunk_sound")
     operations = [Operation("abort", ("nobody",)), Operation("finish_step"), Operation("step")]
