@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 # No bytecode yet: compiling all of torch takes a minute, and what is imported is compiled then.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: help venv demo test long gpu lint ruff typecheck test-vllm docs clean
+.PHONY: help venv demo test long gpu lint ruff typecheck vllm-packages test-vllm docs clean
 
 help:
 	@echo "make demo       the proofs, then the reset scenario on a served model (minutes)"
@@ -65,9 +65,13 @@ typecheck: venv
 	    -p kvproof.statemachine -p kvproof.runtime -p kvproof.specs | sed 's#^kvproof/##'
 
 # --- vLLM -------------------------------------------------------------------------------------
-# vLLM pins its dependencies, so it has an environment of its own (some minutes and 3 GB, the first
+# vLLM pins its dependencies, so it has an environment of its own (some minutes and 2 GB, the first
 # time). With VLLM_TESTS=vllm the long search for faults runs too.
 VLLM_TESTS ?= vllm and not long
+# Without kvproof, so that it can run beside `make venv`; `make test-vllm` does the rest.
+vllm-packages: $(VENV)/.created
+	$(BIN)/python tests/vllm/make_environment.py --packages-only .venv-vllm
+
 test-vllm: venv
 	$(BIN)/python tests/vllm/make_environment.py .venv-vllm
 	.venv-vllm/bin/python -m pytest -m '$(VLLM_TESTS)' tests/vllm $(PYTEST_ARGS)

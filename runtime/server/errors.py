@@ -47,6 +47,11 @@ UNSUPPORTED = "unsupported"
 #: pydantic's types of errors for a body that is no object at all.
 _NO_OBJECT = frozenset({"model_type", "model_attributes_type", "dict_type"})
 
+#: Where a value comes from, as FastAPI puts it before the field.
+_SOURCES = frozenset({"body", "query", "path"})
+#: Alternatives of a union that pydantic names as a field could be named.
+_ALTERNATIVES = frozenset({"bool", "float", "int", "str"})
+
 
 class ApiError(Exception):
     """An answer other than success. `retry_after` in seconds becomes the header."""
@@ -203,7 +208,7 @@ def answered(error: Exception, what: str) -> ApiError:
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """pydantic's findings as one answer: the first field named, none of its content repeated."""
+    """pydantic's findings as one answer: the first field named, no value repeated."""
     if not errors:
         return ApiError(400, "the request is not valid")
     for error in errors:
@@ -211,9 +216,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
             return ApiError(400, str(error["msg"]), param=error["ctx"]["param"])
     first = errors[0]
     kind = first.get("type")
-    place = [str(part) for part in first.get("loc", ()) if part not in ("body", "query", "path")]
-    # In a union pydantic appends its own names of the alternatives; a client knows the field.
-    param = place[0] if place else None
+    param = _field(first.get("loc", ()))
     message = str(first.get("msg", "not valid")).removeprefix("Value error, ")
     if kind == "json_invalid":
         return ApiError(400, "the body is not valid JSON")
@@ -221,10 +224,26 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     if kind == "extra_forbidden":
         return ApiError(400, f"{param}: this server knows no such field", param=param)
-    others = sorted({str(e["msg"]) for e in errors if e.get("loc", ())[1:2] == first["loc"][1:2]})
-    if len(others) > 1:
-        message = "; or: ".join(others)
+    alternatives = sorted({str(e["msg"]) for e in errors if _field(e.get("loc", ())) == param})
+    if len(alternatives) > 1:
+        message = "; or: ".join(alternatives)
     return ApiError(400, f"{param}: {message}" if param else message, param=param)
+
+
+def _field(place: Sequence[str | int]) -> str | None:
+    """Where a body is wrong, as `messages[0].content`; None when it is the body itself.
+
+    In a union pydantic appends its own names of the alternatives: a client knows the field alone.
+    """
+    field = ""
+    for part in place[1 if place and place[0] in _SOURCES else 0 :]:
+        if isinstance(part, int):
+            field += f"[{part}]"
+        elif field and (part in _ALTERNATIVES or not part.isidentifier()):
+            break
+        else:
+            field += f".{part}" if field else part
+    return field or None
 
 
 def _route(request: Request) -> str:

@@ -31,7 +31,7 @@ EXTRAS = {
     "vllm": ("vllm",),
     "websockets": ("runtime",),
     "xxhash": ("runtime",),
-    "z3": ("specs",),
+    "z3": ("specs", "explore"),
 }
 """Which extras bring a top-level module that the base install lacks."""
 

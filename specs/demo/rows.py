@@ -19,6 +19,7 @@ class Row:
     seconds: float = 0.0
     failed: list[str] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)
+    missed: bool = False  # the load had ended before the reset came: the trial shows nothing
 
     def check(self, what: str, holds: bool, seen: object = "") -> None:
         """Note whether something holds. What was seen is kept where it does not."""

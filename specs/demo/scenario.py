@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .client import Api
 from .prompts import prompt
 from .rows import Row
 from .sibling import sibling
-from .trials import Bench, Prompt, control, flagged, waiting
+from .trials import Bench, Prompt, Trial, control, flagged, waiting
 
 DEVICE_BLOCKS = 320
 BLOCK_SIZE = 16
@@ -24,10 +24,10 @@ class Part:
     """A group of trials, as the table shows it."""
 
     title: str
-    trials: tuple[tuple[str, Callable[[Bench, str], Row]], ...]
+    trials: tuple[tuple[str, Trial], ...]
 
 
-def _both(count: int, first: int) -> tuple[tuple[str, Callable[[Bench, str], Row]], ...]:
+def _both(count: int, first: int) -> tuple[tuple[str, Trial], ...]:
     numbers = range(first, first + count)
     return (
         *((f"flagged {number}", flagged) for number in numbers),

@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from kvproof.specs.demo import client
+from kvproof.specs.demo import client, trials
 from kvproof.specs.demo.client import Answer, Api, DemoError
 from kvproof.specs.demo.rows import Row
 from kvproof.specs.demo.sibling import sibling
@@ -164,12 +164,48 @@ def test_a_load_that_never_comes_ends_the_scenario(lying, monkeypatch):
         def holds(self):
             return [one for one in super().holds() if one["kind"] != "LOAD"]
 
-    monkeypatch.setattr(client, "PATIENCE", 0.5)
     bench = lying(NoLoads)
-    with pytest.raises(DemoError, match="a load from the host tier"):
-        flagged(bench, "without loads")
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "PATIENCE", 0.5)
+        with pytest.raises(DemoError, match="a load from the host tier"):
+            flagged(bench, "without loads")
     for stream in bench.streams:
         stream.join()
+
+
+@pytest.mark.parametrize("trial", [flagged, control])
+def test_a_trial_whose_load_has_ended_too_soon_is_run_again(lying, trial):
+    class ComesTooLate(Api):
+        """The first reset finds no load: it has ended, as may happen on a busy machine."""
+
+        resets = 0
+
+        def reset(self, forced, wait=0.0):
+            self.resets += 1
+            return super().reset(forced, wait)
+
+        def holds(self):
+            late = self.resets == 1
+            return [one for one in super().holds() if not (late and one["kind"] == "LOAD")]
+
+    assert trial(lying(ComesTooLate), "comes too late").holds
+
+
+def test_a_trial_that_always_comes_too_late_does_not_hold(lying, monkeypatch):
+    class ComesTooLate(Api):
+        after = False
+
+        def reset(self, forced, wait=0.0):
+            self.after = True
+            return super().reset(forced, wait)
+
+        def holds(self):
+            hidden = "LOAD" if self.after else ""
+            self.after = False
+            return [one for one in super().holds() if one["kind"] != hidden]
+
+    monkeypatch.setattr(trials, "ATTEMPTS", 2)
+    assert "before a load has ended, in 2 attempts" in failing(flagged(lying(ComesTooLate), "late"))
 
 
 def test_a_row_without_a_check_does_not_hold():

@@ -103,6 +103,19 @@ def test_the_demo_names_the_extra_that_it_lacks(module: str, extra: str) -> None
     assert f"path/to/kvproof[{extra}]" in run.stderr
 
 
+def test_exploring_needs_its_own_extra_alone() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    own = project["optional-dependencies"]["explore"]
+    others = {module for module, extras in EXTRAS.items() if "explore" not in extras}
+    # typer takes pydantic for its own where it is installed.
+    lacks = f"import sys; sys.modules.update(dict.fromkeys({sorted(others - {'pydantic'})})); "
+    code = f"{lacks}from kvproof.specs.cli import main; "
+    code += "sys.exit(main(['explore', '--requests', '1', '--blocks', '2']))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == exits.OK, run.stderr
+    assert len(own) == len(set(EXTRAS) - others)
+
+
 def test_every_dependency_of_an_extra_leads_to_that_extra() -> None:
     """Distributions that are not named as their module are named here."""
     modules = {"z3-solver": "z3", "prometheus-client": "prometheus_client"}

