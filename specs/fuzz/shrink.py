@@ -84,22 +84,23 @@ class Shrinker:
         def does_not_fail(run: Run) -> None:
             failure = self._fails_alike(run)
             if failure is not None:
-                self.best = failure
+                if len(failure.operations) <= len(self.best.operations):
+                    self.best = failure
                 raise _StillFailsError
 
         try:
             does_not_fail()
-        except _StillFailsError:
+        except (_StillFailsError, _Spent):
             return  # the last run that Hypothesis tries is the smallest
         except unittest.SkipTest as error:
             raise RuntimeError("Hypothesis reads no database under --hypothesis-seed") from error
         raise AssertionError("Hypothesis did not start from the failure")
 
     def _fails_alike(self, run: Run) -> Failure | None:
-        """The failure of a run when it is the one that is shrunk; None too at the budget's end."""
+        """The failure of a run when it is the one that is shrunk."""
         if run not in self._seen:
             if self.budget <= 0:
-                return None
+                raise _Spent
             self.budget -= 1
             try:
                 failure = replay(self.best.target, *run)
@@ -137,6 +138,10 @@ def _renamed(operation: Operation, names: dict[str, str]) -> Operation:
 
 class _StillFailsError(Exception):
     """The run fails as the first one did."""
+
+
+class _Spent(BaseException):
+    """No replay is left. Not an Exception: Hypothesis would take that for another way to fail."""
 
 
 class _Start(ExampleDatabase):
