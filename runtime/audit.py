@@ -111,6 +111,7 @@ def _containers(lifecycle: Lifecycle) -> None:
         places[row].append(IN_RUNNING)
     for row in lifecycle.blocked:
         places[row].append(IN_BLOCKED)
+    _parked(lifecycle)
     finished = set(lifecycle.finished)
     for row, found in places.items():
         state = lifecycle.state_of(row)
@@ -132,6 +133,19 @@ def _containers(lifecycle: Lifecycle) -> None:
     empty[lifecycle.known_rows()] = False
     assert not view.state[empty].any(), "a row of no request has a state"
     assert not view.covered[empty].any(), "a row of no request has a hold"
+
+
+def _parked(lifecycle: Lifecycle) -> None:
+    """What is known of the parked sessions' holds is what their tables say."""
+    expected = np.zeros(lifecycle.ledger.num_blocks, dtype=np.int64)
+    holding = [row for row in lifecycle.parked if lifecycle.view.covered[row]]
+    assert list(lifecycle.parked_blocks) == holding, "the parked that hold blocks are others"
+    for row, blocks in lifecycle.parked_blocks.items():
+        assert np.array_equal(blocks, lifecycle.table(row)), f"{lifecycle.id_of(row)!r} is parked"
+        expected[blocks] += 1
+    assert np.array_equal(expected, lifecycle.parked_holds), "the parked holds are miscounted"
+    for force in (False, True):
+        assert lifecycle.refuses(force) == bool(lifecycle.refusing(force)), "who refuses a reset"
 
 
 def _facts(lifecycle: Lifecycle) -> None:
@@ -171,6 +185,10 @@ def _transfers(lifecycle: Lifecycle) -> None:
         assert record.facts.waiters == len(record.waiters), f"transfer {number} miscounts"
         for row in record.waiters:
             assert int(lifecycle.view.waits_for[row]) == number, f"transfer {number}: {row}"
+    open_ones = [record for record in lifecycle.transfers.values() if record.open]
+    assert lifecycle.open_transfers() == open_ones, "open transfers are listed wrongly"
+    stored = sum(len(record.blocks) for record in open_ones if record.kind != LOAD)
+    assert lifecycle.storing == stored, "the blocks of the stores are miscounted"
     for number, record in lifecycle.ended_transfers.items():
         assert not transfer_refuses(record.state), f"transfer {number} is open, but kept as ended"
         assert not record.held, f"transfer {number} has ended and has a hold"

@@ -66,10 +66,10 @@ class EngineCore(Pauses):
             return
         if lifecycle.live and self.clock() >= self._drain_until:
             self._end_all()
+        if lifecycle.live or lifecycle.in_flight:
+            return  # asked in every turn: the holds are counted only when nobody is left
         holds = lifecycle.holds_left()
-        if lifecycle.live or holds or lifecycle.in_flight:
-            return
-        if not lifecycle.engine_event(DRAINED, live=lifecycle.live, holds=holds).went:
+        if holds or not lifecycle.engine_event(DRAINED, live=lifecycle.live, holds=holds).went:
             return
         self.trace(None)
         self.runner.close()

@@ -369,7 +369,7 @@ class Engine:
         due = core.next_time()
         if due is not None:
             seconds = min(seconds, due)
-        if core.lifecycle.open_transfers():
+        if core.lifecycle.open_count:
             seconds = min(seconds, self._poll)
         with self._bell:
             if not self._inbox and not self._rung:

@@ -295,6 +295,8 @@ class RequestEvents(LifecycleState):
         if commands:
             self.holds_version += 1
             self._carry_out(row, commands, covered, hashed, waited_for)
+        if WAITING_FOR_STREAMING_REQ in (source, state):
+            self._count_parked(row)
         return Outcome(code)
 
     def _carry_out(

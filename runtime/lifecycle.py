@@ -32,11 +32,16 @@ from ..statemachine.states import (
     PREEMPT,
     QUARANTINED,
     RESET,
+    RUNNING,
+    WAITING,
+    WAITING_FOR_REMOTE_KVS,
+    WAITING_FOR_STREAMING_REQ,
     HoldKind,
     RequestState,
 )
 from .api import Holder
 from .audit import audit
+from .columns import some
 from .steps import LaunchedStep, Settled, StepLanes, Stop
 from .transfer_records import TransferRecord
 
@@ -160,6 +165,24 @@ class Lifecycle(StepLanes):
             if request_refuses(state, True, force)
         ]
         return (*transfers, *requests)
+
+    def refuses(self, force: bool) -> bool:
+        """Whether anybody refuses a reset now, as `refusing` has it, without asking each of them.
+
+        Asked in every turn while a reset waits, so what it costs must not grow with the holders.
+        """
+        if self._open:
+            return True
+        for state, holding in (
+            (RUNNING, self._running),
+            (WAITING_FOR_REMOTE_KVS, self._loading_rows),
+            (WAITING_FOR_STREAMING_REQ, self._parked_blocks),
+        ):
+            if len(holding) and request_refuses(state, True, force):
+                return True
+        return request_refuses(WAITING, True, force) and some(
+            self.view.covered[self._waiting.array] > 0
+        )
 
     def reset(self, force: bool) -> ResetDecision:
         """Forget every cached prefix of the device, or change nothing and say who refuses.

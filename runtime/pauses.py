@@ -115,7 +115,9 @@ class Pauses(Resets):
         )
         if not lifecycle.engine_would(PAUSE_REACHED, running=running):
             return
-        if waiting.clear_cache and not self._try_reset(force=True, connector=False):
+        if waiting.clear_cache and (
+            lifecycle.refuses(True) or not self._try_reset(force=True, connector=False)
+        ):
             return  # by transfers alone, which end: none starts in this mode
         reached = lifecycle.engine_event(PAUSE_REACHED, running=running)
         assert reached.went, _why(reached)

@@ -120,7 +120,7 @@ class Resets(Observed):
         now = self.clock()
         over = now >= waiting.until
         # Looking is cheap; a try makes the device wait, so it is worth it only if it may succeed.
-        if self.lifecycle.refusing(waiting.force) and not over:
+        if self.lifecycle.refuses(waiting.force) and not over:
             return
         result = self._try_reset(force=waiting.force, connector=waiting.connector)
         if result.success or result.tiers or over:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.facts import Ask, EngineAsk, EngineFacts, RequestFacts, TransferAsk
-from ..statemachine.lanes import capacity
+from ..statemachine.lanes import acquired, capacity, released
 from ..statemachine.request import container
 from ..statemachine.states import (
     ACTIVE,
@@ -32,6 +33,7 @@ from ..statemachine.states import (
 from .api import EngineConfig
 from .columns import (
     COLUMNS,
+    COVERED,
     FACTS,
     LIMIT,
     STATE,
@@ -89,6 +91,10 @@ class LifecycleState:
         self._blocked: dict[int, None] = {}
         #: Those of the blocked that are parked between turns, the longest parked first.
         self._parked: dict[int, None] = {}
+        #: Those of the parked that hold blocks, in the same order, with the blocks.
+        self._parked_blocks: dict[int, npt.NDArray[np.int32]] = {}
+        #: By block: how many of their holds cover it.
+        self._parked_holds: Int64Array = np.zeros(config.num_blocks, dtype=np.int64)
         #: Those that wait for a load.
         self._loading_rows: dict[int, None] = {}
         #: Rows that are finished and not yet forgotten.
@@ -178,6 +184,16 @@ class LifecycleState:
     def parked(self) -> dict[int, None]:
         """The sessions that wait for their client, the longest parked first."""
         return self._parked
+
+    @property
+    def parked_blocks(self) -> Mapping[int, npt.NDArray[np.int32]]:
+        """The parked sessions that hold blocks, the longest parked first, and those blocks."""
+        return MappingProxyType(self._parked_blocks)
+
+    @property
+    def parked_holds(self) -> Int64Array:
+        """By block, how many parked sessions' holds cover it: int64 [num_blocks], read-only."""
+        return read_only(self._parked_holds)
 
     @property
     def loading_rows(self) -> dict[int, None]:
@@ -350,3 +366,17 @@ class LifecycleState:
             del self._blocked[row]
             self._parked.pop(row, None)
             self._loading_rows.pop(row, None)
+
+    def _count_parked(self, row: int) -> None:
+        """The request is parked, or was, or has let go: what parked sessions hold is another.
+
+        Kept, so that a step that lacks blocks need not ask each of them.
+        """
+        held = self._parked_blocks.pop(row, None)
+        if held is not None:
+            self._parked_holds[held] = released(self._parked_holds[held], 1)
+        covered = int(self._facts[COVERED, row])
+        if covered and row in self._parked:
+            blocks = self._tables[row, :covered].copy()
+            self._parked_blocks[row] = blocks
+            self._parked_holds[blocks] = acquired(self._parked_holds[blocks], 1)

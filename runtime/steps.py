@@ -33,6 +33,7 @@ from ..statemachine.states import (
     RUNNING,
     STEP_PROCESSED,
     WAITING,
+    WAITING_FOR_STREAMING_REQ,
 )
 from .block_replay import BlockReplay, step_holds_of
 from .columns import (
@@ -322,6 +323,8 @@ class StepLanes(TransferEvents):
         states = column[STATE][rows]
         runs = events == PREEMPT
         column[STATE][rows[runs]] = PREEMPTED
+        for row in rows[states == WAITING_FOR_STREAMING_REQ].tolist():
+            self._count_parked(row)
         assert len(self._running) == int(np.count_nonzero(runs)), "all that run let go"
         self._waiting.absorb(self._running)
         now = self.clock()

@@ -117,6 +117,9 @@ class TransferEvents(RequestEvents):
         super().__init__(*args, **options)
         self._transfers: dict[int, TransferRecord] = {}
         self._transfer_numbers = 0
+        #: Those that have not ended, and the blocks of the stores among them.
+        self._open: dict[int, TransferRecord] = {}
+        self._storing = 0
         self._unwaited: list[int] = []
         #: key -> (transfer, its block): prefixes that are being loaded and can be joined.
         self._loading: dict[bytes, tuple[int, int]] = {}
@@ -132,7 +135,17 @@ class TransferEvents(RequestEvents):
 
     def open_transfers(self) -> list[TransferRecord]:
         """Those that have not ended, oldest first."""
-        return [record for record in self._transfers.values() if record.open]
+        return list(self._open.values())
+
+    @property
+    def open_count(self) -> int:
+        """How many have not ended."""
+        return len(self._open)
+
+    @property
+    def storing(self) -> int:
+        """The blocks of all stores that have not ended, each once for every store."""
+        return self._storing
 
     def joinable_load(self, row: int, hits: int) -> tuple[int, list[int]]:
         """A load under way that brings more of the request's prefix, with the blocks to share.
@@ -251,7 +264,9 @@ class TransferEvents(RequestEvents):
         self._transfer_numbers += 1
         number = self._transfer_numbers
         record = TransferRecord(number, facts, keys, np.array(blocks, dtype=np.int32), self.clock())
-        self._transfers[number] = record
+        self._transfers[number] = self._open[number] = record
+        if record.kind != LOAD:
+            self._storing += len(record.blocks)
         self._carry_out_transfer(record, self._code_of_start & COMMAND_MASK, ABSENT)
         self.moves += 1
         if self.witness:
@@ -348,6 +363,8 @@ class TransferEvents(RequestEvents):
         if answer != GO:
             return Outcome(code)
         self.moves += 1
+        if not record.open and self._open.pop(record.number, None) and record.kind != LOAD:
+            self._storing -= len(record.blocks)
         commands = code & COMMAND_MASK
         if commands:
             self._carry_out_transfer(record, commands, source)
