@@ -52,7 +52,7 @@ from ..statemachine.states import (
     RequestEvent,
 )
 from .block_replay import BlockReplay
-from .columns import STATE, WRITTEN, Blocks, Int64Array, facts_of, load_facts
+from .columns import STATE, WRITTEN, Blocks, Int64Array, facts_of, load_facts, read_only
 from .holds import StepHold
 from .outcome import Fired, Outcome, Witness, make_blank
 from .state import LifecycleState
@@ -72,7 +72,15 @@ class RequestEvents(LifecycleState):
     """The request machine on the columns."""
 
     #: Who writes the trace, if anybody does.
-    witness: Witness | None = None
+    _witness: Witness | None = None
+
+    def tell(self, witness: Witness | None) -> None:
+        """Who is told of each event from now on, to write a trace; None for nobody."""
+        self._witness = witness
+
+    def count_ignored(self, event: RequestEvent) -> None:
+        """A client's call that came too late to meet its request: counted as ignored."""
+        self._ignored["request." + event.name.lower()] += 1
 
     # --- what an event is told ------------------------------------------------------------------
 
@@ -108,6 +116,7 @@ class RequestEvents(LifecycleState):
             self.fire(row, ADD)
         except BaseException:
             self._ids[row] = ""
+            self._columns[:, row] = 0  # a fact that no column can hold leaves those before it
             self._free_rows.append(row)
             raise
         self._row_of[request_id] = row
@@ -229,7 +238,7 @@ class RequestEvents(LifecycleState):
     def set_limit(self, row: int, length: int) -> None:
         """The sequence's length at which the present turn ends: no step is launched beyond it."""
         # Not `longest`: what is in quarantine now may come back during the turn.
-        self._limit[row] = min(length, capacity(self._engine.pool_blocks, self.block_size) + 1)
+        self._limit[row] = min(length, capacity(self._engine.pool_blocks, self._block_size) + 1)
 
     def engine_event(self, event: int, **ask: int) -> Outcome:
         """An event of the engine's machine. Raises RefusedError when the table rejects it."""
@@ -238,17 +247,17 @@ class RequestEvents(LifecycleState):
         for name, value in ask.items():
             setattr(x, name, value)
         source = e.mode
-        before = e.as_dict() if self.witness else {}
+        before = e.as_dict() if self._witness else {}
         code = _ENGINE_DISPATCH[source * _ENGINE_WIDTH + event](e, x)
-        if self.witness:
-            self.witness(Fired("engine", "", event, before, {}, x.as_dict(), code, source, e.mode))
+        if self._witness:
+            self._witness(Fired("engine", "", event, before, {}, x.as_dict(), code, source, e.mode))
         answer = code & ANSWER_MASK
         if answer == GO:
-            self.moves += 1
+            self._moves += 1
             if event == WEIGHTS_CHANGED:
                 self._new_epoch()
         elif answer == IGNORE:
-            self.ignored["engine." + EngineEvent(event).name.lower()] += 1
+            self._ignored["engine." + EngineEvent(event).name.lower()] += 1
         elif answer == REJECT:
             raise ENGINE.refusal(code, "engine", source, event)
         return Outcome(code)
@@ -264,26 +273,26 @@ class RequestEvents(LifecycleState):
         load_facts(r, self._facts[:, row].tolist())
         source, covered, hashed, reserved = r.state, r.covered, r.hashed, r.reserved
         waited_for, known = r.waits_for, r.prompt + r.delivered
-        before = r.as_dict() if self.witness else None
+        before = r.as_dict() if self._witness else None
         code = _DISPATCH[source * _WIDTH + event](r, e, x)
-        if before is not None and self.witness:
+        if before is not None and self._witness:
             fired = Fired(
                 "request", self._ids[row], event, before, e.as_dict(), x.as_dict(), code, source,
                 r.state,
             )  # fmt: skip
-            self.witness(fired)
+            self._witness(fired)
         answer = code & ANSWER_MASK
         if answer != GO:
             if answer == REJECT:
                 raise REQUEST.refusal(code, self._ids[row], source, event)
             if answer == IGNORE:
-                self.ignored["request." + RequestEvent(event).name.lower()] += 1
+                self._ignored["request." + RequestEvent(event).name.lower()] += 1
             return Outcome(code)
         self._facts[:, row] = facts_of(r)
         self._reserved += r.reserved - reserved
-        self.moves += 1
+        self._moves += 1
         self._disturbances += 1
-        self._history[row].append((self.clock(), event, source, r.state, code))
+        self._history[row].append((self._clock(), event, source, r.state, code))
         state = r.state
         if state != source:
             self._move(row, r, source)
@@ -293,7 +302,7 @@ class RequestEvents(LifecycleState):
             self._target[row] += r.prompt + r.delivered - known
         commands = code & COMMAND_MASK
         if commands:
-            self.holds_version += 1
+            self._holds_version += 1
             self._carry_out(row, commands, covered, hashed, waited_for)
         if WAITING_FOR_STREAMING_REQ in (source, state):
             self._count_parked(row)
@@ -305,19 +314,19 @@ class RequestEvents(LifecycleState):
         """Do the hold commands of an event; `covered` and `hashed` are those before it."""
         r = self._record
         replay = None
-        if self.config.check:
-            replay, before = BlockReplay(self.ledger), self._tables[row, :covered].tolist()
+        if self._config.check:
+            replay, before = BlockReplay(self._ledger), self._tables[row, :covered].tolist()
         if commands & (RELEASE | HAND_OVER):
             blocks = self._tables[row, :covered].copy()
             self._tables[row, :covered] = -1
             if commands & RELEASE:
-                self.ledger.release(blocks)
+                self._ledger.release(blocks)
             else:
-                self.ledger.hand_over(StepHold(r.newest_step, self._ids[row], blocks, self.clock()))
+                self._ledger.hand_over(StepHold(r.newest_step, self._ids[row], read_only(blocks), self._clock()))
         elif commands & TRIM:
             cut = self._tables[row, r.covered : covered].copy()
             self._tables[row, r.covered : covered] = -1
-            self.ledger.release(cut)
+            self._ledger.release(cut)
         elif commands & TAKE:
             self._take(row, covered)
         if replay is not None:
@@ -332,18 +341,18 @@ class RequestEvents(LifecycleState):
     def _take(self, row: int, covered: int) -> None:
         """The hold covers the hits and new blocks that the event was asked for."""
         if covered == 0:
-            self._held_since[row] = self.clock()
+            self._held_since[row] = self._clock()
         hits, new = self._hits, self._new
         at = covered
-        if self.config.check:
+        if self._config.check:
             self._check_hits(row, hits[: self._ask.hits])
         if len(hits):
-            self.ledger.acquire(hits)
+            self._ledger.acquire(hits)
             self._tables[row, at : at + len(hits)] = hits
             at += len(hits)
         if new:
             last = int(self._tables[row, at - 1]) if at else -1
-            self._tables[row, at : at + new] = self.ledger.take_fresh(new, last)
+            self._tables[row, at : at + new] = self._ledger.take_fresh(new, last)
 
     def _compare_blocks(
         self, row: int, replay: BlockReplay, commands: int, before: list[int]
@@ -361,7 +370,7 @@ class RequestEvents(LifecycleState):
             hits = self._hits[: self._ask.hits]
             fresh = after[len(after) - self._new :]
         if commands & HAND_OVER:
-            given = self.ledger.step_holds.get(r.newest_step)
+            given = self._ledger.step_holds.get(r.newest_step)
             handed_over = given[-1].blocks if given else ()
         replay.request(
             commands, before, after, hits=hits, fresh=fresh, handed_over=handed_over,
@@ -373,22 +382,22 @@ class RequestEvents(LifecycleState):
         """What an admission calls hits are the published blocks of its own prefix."""
         keys = self.keys(row, len(hits))
         for block, key in zip(hits.tolist(), keys, strict=False):
-            assert self.ledger.index.key_of(block) == key, f"block {block} is no hit for {row}"
+            assert self._ledger.index.key_of(block) == key, f"block {block} is no hit for {row}"
 
     def _publish(self, row: int, first: int, end: int) -> None:
         """Blocks `first` to `end` of the request's table become hits."""
         keys = self.keys(row, end)
-        width = self.block_size
+        width = self._block_size
         tokens = b""
-        if self.hasher.compares_tokens:
+        if self._hasher.compares_tokens:
             tokens = self._tokens[row, first * width : end * width].tobytes()
         table = self._tables[row, first:end].tolist()
         parent = keys[first - 1] if first else self.root(row)
-        replay = self._replay_publish(row, table, keys, first) if self.config.check else None
+        replay = self._replay_publish(row, table, keys, first) if self._config.check else None
         for number, block in enumerate(table):
             key = keys[first + number]
             start = 4 * number * width
-            self.ledger.publish(block, key, parent, tokens[start : start + 4 * width])
+            self._ledger.publish(block, key, parent, tokens[start : start + 4 * width])
             parent = key
         if replay is not None:
             replay.compare(f"what {self._ids[row]!r} publishes")
@@ -401,10 +410,10 @@ class RequestEvents(LifecycleState):
         `table`: the blocks from place `first` on. All of them must be written.
         """
         written, end = int(self._facts[WRITTEN, row]), first + len(table)
-        assert end * self.block_size <= written, f"{self._ids[row]!r} publishes what is unwritten"
-        replay = BlockReplay(self.ledger)
+        assert end * self._block_size <= written, f"{self._ids[row]!r} publishes what is unwritten"
+        replay = BlockReplay(self._ledger)
         for place, block in enumerate(table, first):
-            other = self.ledger.index.block_of(keys[place])
+            other = self._ledger.index.block_of(keys[place])
             replay.published(block, place, taken=other is not None and other != block)
         return replay
 
@@ -415,8 +424,8 @@ class RequestEvents(LifecycleState):
 
     def forget_prefixes(self) -> None:
         """Drop every cached prefix whose block has no hold."""
-        replay = BlockReplay(self.ledger) if self.config.check else None
-        self.ledger.drop_cached()
+        replay = BlockReplay(self._ledger) if self._config.check else None
+        self._ledger.drop_cached()
         if replay is not None:
             replay.dropped()
             replay.compare("what is forgotten")
@@ -451,7 +460,7 @@ class RequestEvents(LifecycleState):
         x.hits = len(ids)
         x.fresh = new
         if len(ids):
-            x.fresh += self.ledger.counts[ids].tolist().count(0)
+            x.fresh += self._ledger.counts[ids].tolist().count(0)
         x.free = self.free_for(row)
         self._hits, self._new = ids, new
         return x
