@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import struct
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..statemachine.errors import RefusedError
 from ..statemachine.lanes import in_flight
@@ -40,17 +38,18 @@ from .api import (
     EngineConfig,
     FinishReason,
     InvalidRequestError,
+    RejectedCallError,
     RequestInfo,
     RequestOutput,
     SessionError,
     UnknownRequestError,
 )
-from .arguments import required
+from .arguments import ends_the_program, in_words, int64, required, token_ids
 from .deadlines import Deadlines, PausableClock
 from .lifecycle import Lifecycle
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
-from .sessions import OnOutput, Request, TextFactory
+from .sessions import OnOutput, Request, Text, TextFactory
 from .transfers.manager import TransferManager
 
 _log = logging.getLogger(__name__)
@@ -66,6 +65,8 @@ _REASONS = {
 
 #: How many finished requests are remembered for `request_info`.
 REMEMBERED = 256
+#: How many stop tokens may be known before it is asked whose they are.
+STOP_TOKENS = 4096
 
 
 class Clients:
@@ -99,6 +100,7 @@ class Clients:
         #: Every token that may end some turn, and how many requests have text to be looked at:
         #: with neither in a step, nobody need be asked one by one.
         self._stop_tokens: set[int] = set()
+        self._stop_tokens_kept = STOP_TOKENS
         self._texts = 0
         self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
         #: Of parked sessions and of grammars: they stand still while the engine is paused.
@@ -108,6 +110,10 @@ class Clients:
         self._waits = itertools.count(1)
         self._finish_counts: Counter[str] = Counter()
         self._prompt_tokens = 0
+        #: Those whose text could not be made of what the present step has delivered.
+        self._text_failed: list[Request] = []
+        #: A client is being told something: what it calls from there must not process a step.
+        self._delivering = False
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -134,13 +140,17 @@ class Clients:
             raise InvalidRequestError("a request has an id, a str, and an on_output to call")
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"{params!r} are no SamplingParams")
-        required(InvalidRequestError, "a request's priority", priority, int, np.integer)
+        request_id = str.__str__(request_id)  # a subclass may hash and compare as it likes
+        priority = int64(InvalidRequestError, "a request's priority", priority)
         required(InvalidRequestError, "a request's salt", salt, bytes)
         required(InvalidRequestError, "resumable", resumable, bool)
         required(InvalidRequestError, "needs_grammar", needs_grammar, bool)
         if text is not None and not callable(text):
             raise InvalidRequestError(f"text is {text!r}: it must be callable or None")
-        ids = self._checked(tokens, "prompt")
+        ids = token_ids("prompt", tokens, self._vocabulary)
+        new_text = self._new_text if text is None else text
+        made = _made(new_text, params)
+        # From here on no code of the caller's runs: what it raises must not leave half a request.
         self._engine_takes(EngineEvent.ADD)
         if self.lifecycle.row_of(request_id) is not None:
             raise DuplicateRequestError(
@@ -164,11 +174,11 @@ class Clients:
                 f"{request_id!r}: {len(ids)} tokens; the model takes fewer than "
                 f"{self.config.max_model_len}, the pool {self._pool_tokens()} at most"
             )
-        request = Request(request_id, row, params, on_output, text or self._new_text, self._eos)
+        request = Request(request_id, row, params, on_output, new_text, self._eos)
         self._requests[row] = request
         if request.new_text is not None:
             self._texts += 1
-        self._begin_turn(request, params)
+        self._begin_turn(request, params, made)
         self._prompt_tokens += len(ids)
         if needs_grammar:
             self._wait_at_most(self.config.grammar_deadline, request)
@@ -180,18 +190,19 @@ class Clients:
         """
         row = self._row_of(request_id)
         if row is None:
-            self.lifecycle.ignored["request.grammar_ready"] += 1
+            self.lifecycle.count_ignored(RequestEvent.GRAMMAR_READY)
             return False
         return self.lifecycle.grammar_ready(row).went
 
     def grammar_failed(self, request_id: str, why: str) -> bool:
         """A request's grammar cannot be compiled: its client gets an error that says why.
 
-        False when it waits for none. Raises InvalidRequestError for what is no id.
+        False when it waits for none. Raises InvalidRequestError for what is no id or no text.
         """
         row = self._row_of(request_id)
+        required(InvalidRequestError, "why its grammar failed", why, str)
         if row is None:
-            self.lifecycle.ignored["request.grammar_failed"] += 1
+            self.lifecycle.count_ignored(RequestEvent.GRAMMAR_FAILED)
             return False
         went = self.lifecycle.grammar_failed(row).went
         if went:
@@ -211,17 +222,21 @@ class Clients:
         """
         if params is not None and not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"{params!r} are no SamplingParams")
-        ids = self._checked(tokens, "chunk")
+        ids = token_ids("chunk", tokens, self._vocabulary)
         self._engine_takes(EngineEvent.CHUNK)
         request = self._request(request_id)
-        parked = self.lifecycle.state_of(request.row) == WAITING_FOR_STREAMING_REQ
+        made = None
+        if self._is_parked(request):
+            made = _made(request.new_text, params or request.params)
+            request = self._request(request_id)  # unless it was ended from within
+        parked = self._is_parked(request)
         try:
             self.lifecycle.chunk(request.row, ids)
         except RefusedError as refusal:
             raise SessionError(f"{request_id!r}: {refusal.why}") from refusal
         self._prompt_tokens += len(ids)
         if parked:
-            self._next_turn(request, params)
+            self._next_turn(request, params, made)
         else:
             request.queued.append(params)
 
@@ -233,7 +248,7 @@ class Clients:
         """
         row = self._row_of(request_id)
         if row is None:
-            self.lifecycle.ignored["request.close_input"] += 1
+            self.lifecycle.count_ignored(RequestEvent.CLOSE_INPUT)
             return False
         try:
             went = self.lifecycle.close_input(row).went
@@ -249,7 +264,7 @@ class Clients:
         """
         row = self._row_of(request_id)
         if row is None:
-            self.lifecycle.ignored["request.abort"] += 1
+            self.lifecycle.count_ignored(RequestEvent.ABORT)
             return False
         went = self.lifecycle.abort(row).went
         self._sweep()
@@ -266,27 +281,8 @@ class Clients:
         required(InvalidRequestError, "a request's id", request_id, str)
         return self.lifecycle.row_of(request_id)
 
-    def _checked(self, tokens: Int32Array | Sequence[int], what: str) -> Int32Array:
-        """The tokens as an int32 array of our own."""
-        try:
-            if isinstance(tokens, np.ndarray):
-                ids = np.array(tokens, dtype=np.int32)
-                exact = tokens.ndim == 1 and np.array_equal(ids, tokens)
-            else:
-                # A fifth of the time of np.array, and a float or a string is an error.
-                ids = np.frombuffer(struct.pack(f"{len(tokens)}i", *tokens), dtype=np.int32)
-                exact = True
-        except (TypeError, ValueError, OverflowError, struct.error) as error:
-            raise InvalidRequestError(f"the {what} is no list of token ids: {error}") from error
-        if not exact:
-            raise InvalidRequestError(f"the {what} is no flat list of token ids")
-        if not ids.size:
-            raise InvalidRequestError(f"the {what} is empty")
-        # Read as unsigned, a negative one is the highest.
-        if int(ids.view(np.uint32).max()) >= (self._vocabulary or 1 << 31):
-            wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
-            raise InvalidRequestError(f"the {what} has {wrong}, which is no token of the model")
-        return ids
+    def _is_parked(self, request: Request) -> bool:
+        return self.lifecycle.state_of(request.row) == WAITING_FOR_STREAMING_REQ
 
     def _engine_takes(self, event: int) -> None:
         try:
@@ -297,18 +293,29 @@ class Clients:
     def _pool_tokens(self) -> int:
         return self.lifecycle.longest - 1
 
-    def _begin_turn(self, request: Request, params: SamplingParams | None) -> None:
+    def _begin_turn(
+        self, request: Request, params: SamplingParams | None, text: Text | None
+    ) -> None:
         view, row = self.lifecycle.view, request.row
         request.begin_turn(
-            params, int(view.prompt[row]), int(view.delivered[row]), self.config.max_model_len
+            params, int(view.prompt[row]), int(view.delivered[row]), self.config.max_model_len, text
         )
         self.lifecycle.set_limit(row, request.limit)
         self._stop_tokens |= request.stops
+        if len(self._stop_tokens) > self._stop_tokens_kept:
+            self._forget_stop_tokens()
 
-    def _next_turn(self, request: Request, params: SamplingParams | None) -> None:
+    def _forget_stop_tokens(self) -> None:
+        """Those of requests that have ended, once they may be the greater part."""
+        self._stop_tokens = set().union(*(known.stops for known in self._requests.values()))
+        self._stop_tokens_kept = 2 * len(self._stop_tokens) + STOP_TOKENS
+
+    def _next_turn(
+        self, request: Request, params: SamplingParams | None, text: Text | None
+    ) -> None:
         request.turn += 1
         request.wait = next(self._waits)
-        self._begin_turn(request, params)
+        self._begin_turn(request, params, text)
 
     def _turn_ended(self, request: Request) -> FinishReason:
         state = self.lifecycle.state_of(request.row)
@@ -320,7 +327,13 @@ class Clients:
         if state in FINISHED:
             self._forget_client(request)
         elif state == WAITING:
-            self._next_turn(request, request.queued.popleft())
+            params = request.queued.popleft()
+            try:
+                text = _made(request.new_text, params or request.params)
+            except InvalidRequestError as error:
+                self._text_fails(request, str(error))
+                text = None
+            self._next_turn(request, params, text)
         elif state == WAITING_FOR_STREAMING_REQ:
             self._wait_at_most(self.config.session_deadline, request)
 
@@ -341,7 +354,8 @@ class Clients:
                 length = request.prompt_tokens + int(lifecycle.view.delivered[row])
                 output = request.output((), length, reason)
                 self._forget_client(request)
-                self._tell(request, output)
+                with self._telling():
+                    self._tell(request, output)
             if row not in lifecycle.finished or row in self._requests:
                 continue  # the client has made calls from within its output
             left = in_flight(int(lifecycle.view.newest_step[row]), lifecycle.processed)
@@ -363,17 +377,41 @@ class Clients:
         if not self._requests:
             self._stop_tokens.clear()
         if request.bound:
-            self.runner.unbind(row)
+            try:
+                self.runner.unbind(row)
+            except Exception:  # the row's next tenant is bound over what is left of this one
+                _log.exception("row %d of %r could not be unbound", row, request.id)
+
+    def _text_fails(self, request: Request, why: str) -> None:
+        """Its text cannot be made any more: it ends with the step that is being processed."""
+        request.error = why
+        self._text_failed.append(request)
 
     def _tell(self, request: Request, output: RequestOutput) -> None:
+        """Call the client's `on_output`. What it raises is its own fault and ends nobody else.
+
+        Nor does its SystemExit or its asyncio.CancelledError, which are no Exception.
+        """
         try:
             request.on_output(output)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            # The client's own fault must not end the others; nor must its SystemExit or its
-            # asyncio.CancelledError, which are no Exception.
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
             _log.exception("on_output of %r failed", request.id)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """While clients are told something, perhaps from within what another was told."""
+        told, self._delivering = self._delivering, True
+        try:
+            yield
+        finally:
+            self._delivering = told
+
+    def _not_from_within(self) -> None:
+        """Raise RejectedCallError where a client calls from within its output."""
+        if self._delivering:
+            raise RejectedCallError("outputs are being delivered: call from another thread")
 
     def _info(self, row: int) -> RequestInfo:
         state = self.lifecycle.state_of(row)
@@ -393,3 +431,15 @@ class Clients:
                 for at, event, source, dest, code in self.lifecycle.history_of(row)
             ],
         )
+
+
+def _made(new_text: TextFactory | None, params: SamplingParams) -> Text | None:
+    """The text of a turn, if it has one. Raises InvalidRequestError if it cannot be made."""
+    if new_text is None:
+        return None
+    try:
+        return new_text(params)
+    except BaseException as error:
+        if ends_the_program(error):
+            raise
+        raise InvalidRequestError(f"its text could not be made: {in_words(error)}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -56,12 +56,30 @@ load_facts = make_loader(FACTS)
 facts_of: Callable[[Any], tuple[int, ...]] = attrgetter(*FACTS)
 
 
-class BatchView:
+class ReadOnly:
+    """Base of what is shown to others: to set or delete an attribute raises AttributeError."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{name} is read-only: the lifecycle writes it")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__}.{name} is read-only: the lifecycle writes it")
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
+class BatchView(ReadOnly):
     """The facts of all rows as read-only columns, int64 [rows]: a write raises ValueError.
 
     A row is a request's index; rows of no request have state UNKNOWN and zeros. The arrays are
     replaced when the engine makes room for more requests: read them from here each time.
     """
+
+    __slots__ = (*FACTS, "counts", "limit", "tables", "target", "tokens")
 
     state: Int64Array
     covered: Int64Array

@@ -322,7 +322,9 @@ class RequestEvents(LifecycleState):
             if commands & RELEASE:
                 self._ledger.release(blocks)
             else:
-                self._ledger.hand_over(StepHold(r.newest_step, self._ids[row], read_only(blocks), self._clock()))
+                self._ledger.hand_over(
+                    StepHold(r.newest_step, self._ids[row], read_only(blocks), self._clock())
+                )
         elif commands & TRIM:
             cut = self._tables[row, r.covered : covered].copy()
             self._tables[row, r.covered : covered] = -1

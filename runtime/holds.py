@@ -41,7 +41,7 @@ class BlockLedger:
         self.quarantined_blocks = 0
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks, compares_tokens)
-        self.step_holds: dict[int, list[StepHold]] = {}
+        self.step_holds: dict[int, tuple[StepHold, ...]] = {}
         #: (key, block) in the order of publication, for the stores; None: nobody asks.
         self.published: list[tuple[bytes, int]] | None = None
 
@@ -127,7 +127,7 @@ class BlockLedger:
 
     def hand_over(self, hold: StepHold) -> None:
         """A REQUEST hold becomes a STEP hold: no count changes."""
-        self.step_holds.setdefault(hold.step, []).append(hold)
+        self.step_holds[hold.step] = (*self.step_holds.get(hold.step, ()), hold)
 
     def end_step(self, step: int) -> None:
         """The results of a step are processed: its STEP holds end."""

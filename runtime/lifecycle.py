@@ -77,14 +77,14 @@ class Lifecycle(StepLanes):
     def resident_rows(self) -> list[int]:
         """The rows whose requests have a REQUEST hold: running in order, waiting, then blocked."""
         rows = [*self._running, *self._waiting, *self._blocked]
-        covered = self.view.covered[rows].tolist()
+        covered = self._view.covered[rows].tolist()
         return [row for row, held in zip(rows, covered, strict=True) if held > 0]
 
     def holds(self) -> list[Holder]:
         """Every hold: who keeps how many blocks, since when, and how it ends."""
-        now = self.clock()
+        now = self._clock()
         held = [self._request_holder(row, now) for row in self.resident_rows()]
-        for holds in self.ledger.step_holds.values():
+        for holds in self._ledger.step_holds.values():
             for hold in holds:
                 held.append(
                     Holder(
@@ -105,7 +105,7 @@ class Lifecycle(StepLanes):
         kinds = [record.kind for record in self._transfers.values()]
         return {
             "REQUEST": len(self.resident_rows()),
-            "STEP": sum(len(holds) for holds in self.ledger.step_holds.values()),
+            "STEP": sum(len(holds) for holds in self._ledger.step_holds.values()),
             "LOAD": sum(kind == LOAD for kind in kinds),
             "STORE": sum(kind != LOAD for kind in kinds),
         }
@@ -121,7 +121,7 @@ class Lifecycle(StepLanes):
             kind=HoldKind.REQUEST.name,
             owner=self._ids[row],
             state=RequestState(state).name,
-            blocks=int(self.view.covered[row]),
+            blocks=int(self._view.covered[row]),
             since=self._held_since[row],
             age=now - self._held_since[row],
             ends_by="client" if request_ends_by(state) == CLIENT else "itself",
@@ -152,7 +152,7 @@ class Lifecycle(StepLanes):
 
         The caller has processed the launched steps, so there is no STEP hold.
         """
-        now = self.clock()
+        now = self._clock()
         transfers = [
             self._transfer_holder(record, now)
             for record in self._transfers.values()
@@ -161,7 +161,7 @@ class Lifecycle(StepLanes):
         rows = self.resident_rows()
         requests = [
             self._request_holder(row, now)
-            for row, state in zip(rows, self.view.state[rows].tolist(), strict=True)
+            for row, state in zip(rows, self._view.state[rows].tolist(), strict=True)
             if request_refuses(state, True, force)
         ]
         return (*transfers, *requests)
@@ -181,7 +181,7 @@ class Lifecycle(StepLanes):
             if len(holding) and request_refuses(state, True, force):
                 return True
         return request_refuses(WAITING, True, force) and some(
-            self.view.covered[self._waiting.array] > 0
+            self._view.covered[self._waiting.array] > 0
         )
 
     def reset(self, force: bool) -> ResetDecision:
@@ -205,7 +205,7 @@ class Lifecycle(StepLanes):
         """
         refusing = len(refused_by)
         rows = [*list(self._running)[::-1], *self._waiting, *self._blocked]
-        states, covered = self.view.state[rows].tolist(), self.view.covered[rows].tolist()
+        states, covered = self._view.state[rows].tolist(), self._view.covered[rows].tolist()
         events = [
             sent_event(refusing, state, held > 0)
             for state, held in zip(states, covered, strict=True)

@@ -37,7 +37,11 @@ class Observed(Stepping):
     # --- what is due ----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Everything that is due between two steps. Never blocks."""
+        """Everything that is due between two steps. Never blocks.
+
+        Raises RejectedCallError from within an output.
+        """
+        self._not_from_within()
         if self.transfers is not None:
             self.transfers.tick()
         if len(self._load_deadlines) or len(self._pausing_deadlines):
@@ -86,11 +90,24 @@ class Observed(Stepping):
         trace that cannot be written any more (a full disk) ends, with a line in the log; the
         engine goes on.
         """
+        self.trace_to(self.open_trace(path))
+
+    def open_trace(self, path: str | Path | None) -> TraceWriter | None:
+        """What writes a trace to that file, or None for None. From any thread.
+
+        It waits where a file does: for the reader of a named pipe. Raises as `trace` does.
+        """
         required(RejectedCallError, "the trace's path", path, str, Path, none=True)
-        writer = None if path is None else TraceWriter(path, self.clock)
+        try:
+            return None if path is None else TraceWriter(path, self.clock)
+        except ValueError as error:  # a NUL in it, or what the file system cannot encode
+            raise RejectedCallError(f"the trace's path is {path!r}: {error}") from error
+
+    def trace_to(self, writer: TraceWriter | None) -> None:
+        """Write every transition from now on there; None ends the trace."""
         self._end_trace()
         self._trace = writer
-        self.lifecycle.witness = None if writer is None else self._witness
+        self.lifecycle.tell(None if writer is None else self._witness)
 
     def _witness(self, fired: Fired) -> None:
         if self._trace is None:
@@ -102,7 +119,8 @@ class Observed(Stepping):
             self._end_trace()
 
     def _end_trace(self) -> None:
-        trace, self._trace, self.lifecycle.witness = self._trace, None, None
+        trace, self._trace = self._trace, None
+        self.lifecycle.tell(None)
         try:
             if trace is not None:
                 trace.close()

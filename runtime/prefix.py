@@ -53,9 +53,19 @@ class BlockHasher:
         if algorithm not in HASHES:
             raise ValueError(f"hash_algorithm {algorithm!r}; known are {', '.join(HASHES)}")
         self._new_hash = HASHES[algorithm]
-        self.compares_tokens = algorithm == "xxh3_128"
-        self.block_bytes = 4 * block_size
+        self._compares_tokens = algorithm == "xxh3_128"
+        self._block_bytes = 4 * block_size
         self._model = (algorithm, model_digest, dtype, block_size)
+
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether a hit is one only if the tokens agree as well."""
+        return self._compares_tokens
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the tokens of one block."""
+        return self._block_bytes
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - lives as long as its engine
     def root(self, salt: bytes, epoch: int) -> bytes:
@@ -69,7 +79,7 @@ class BlockHasher:
 
     def extend(self, chain: KeyChain, tokens: bytes) -> None:
         """The sequence goes on with the full blocks in `tokens`, int32 little-endian."""
-        width = self.block_bytes
+        width = self._block_bytes
         update, digest, append = chain.hash.update, chain.hash.digest, chain.keys.append
         for start in range(0, len(tokens) - width + 1, width):
             update(tokens[start : start + width])

@@ -101,7 +101,7 @@ class LaneReplay:
         assert code & ANSWER_MASK != GO, f"{self._name(number, event)} goes with {ask}"
 
     def _expect(self, number: int, record: RequestFacts, event: int, ask: Ask, answer: int) -> int:
-        witness = self._lanes.witness
+        witness = self._lanes._witness
         before = record.as_dict() if witness else {}
         source = record.state
         code = REQUEST.fire(event, record, self._engine, ask)

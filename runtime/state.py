@@ -1,8 +1,8 @@
 """Everything that the lifecycle knows, in one place: columns, tables, tokens, holds, containers.
 
 Only the classes that build on this one write to it: events (`events.py`), transfers
-(`transfer_records.py`) and lanes (`steps.py`), joined in `lifecycle.py`. Everybody else reads
-`view`.
+(`transfer_records.py`) and lanes (`steps.py`), joined in `lifecycle.py`. Everybody else reads:
+what is public here is a copy, or cannot be written to (`read_only.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from .columns import (
 from .containers import SortedRows
 from .holds import BlockLedger
 from .prefix import BlockHasher, KeyChain
+from .read_only import Ledger, Rows
 
 #: How many transitions of a request are remembered for /debug/requests.
 HISTORY = 64
@@ -62,15 +63,16 @@ class LifecycleState:
     """The facts and what follows from them. A request is known by its row."""
 
     def __init__(self, config: EngineConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self.config = config
-        self.clock = clock
-        self.block_size = config.block_size
-        self.table_width = min(-(-config.max_model_len // config.block_size), config.num_blocks)
-        self.hasher = BlockHasher(
+        self._config = config
+        self._clock = clock
+        self._block_size = config.block_size
+        self._table_width = min(-(-config.max_model_len // config.block_size), config.num_blocks)
+        self._hasher = BlockHasher(
             config.hash_algorithm, config.model_digest, config.dtype, config.block_size
         )
-        self.ledger = BlockLedger(config.num_blocks, self.hasher.compares_tokens)
-        self.view = BatchView()
+        self._ledger = BlockLedger(config.num_blocks, self._hasher.compares_tokens)
+        self._shown_ledger = Ledger(self._ledger)
+        self._view = BatchView()
         self._engine = EngineFacts(
             mode=ACTIVE,
             weights_resident=1,
@@ -87,7 +89,9 @@ class LifecycleState:
         self._engine_ask = EngineAsk()
 
         self._waiting = SortedRows()
+        self._shown_waiting = Rows(self._waiting)
         self._running = SortedRows()
+        self._shown_running = Rows(self._running)
         self._blocked: dict[int, None] = {}
         #: Those of the blocked that are parked between turns, the longest parked first.
         self._parked: dict[int, None] = {}
@@ -104,13 +108,15 @@ class LifecycleState:
         #: Sum of the column `reserved`: blocks promised to those whose prefix is being loaded.
         self._reserved = 0
         #: Signals and calls that were ignored, by machine and event.
-        self.ignored: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
         #: Counts up whenever a hold changes: what was worked out from tables holds until then.
-        self.holds_version = 0
+        self._holds_version = 0
         #: Counts up whenever a request is changed otherwise than by a lane's steady part.
         self._disturbances = 0
-        #: Transitions so far: what the watchdog compares to see whether work moves.
-        self.moves = 0
+        #: Transitions so far, also those that a client's call makes.
+        self._moves = 0
+        #: Those of transfers that began or ended: no client's call makes them.
+        self._transfer_moves = 0
 
         self._columns: Int64Array = np.zeros((COLUMNS, 0), dtype=np.int64)
         #: The declared facts among the columns, and the two others: views of them.
@@ -119,7 +125,7 @@ class LifecycleState:
         #: Each column by itself: indexing one is four times as fast as indexing one of all.
         self._column: list[Int64Array] = list(self._columns)
         self._limit: Int64Array = self._columns[LIMIT]
-        self._tables: npt.NDArray[np.int32] = np.full((0, self.table_width), -1, dtype=np.int32)
+        self._tables: npt.NDArray[np.int32] = np.full((0, self._table_width), -1, dtype=np.int32)
         self._tokens: npt.NDArray[np.int32] = np.zeros((0, config.max_model_len), dtype=np.int32)
         self._ids: list[str] = []
         self._salts: list[bytes] = []
@@ -132,6 +138,56 @@ class LifecycleState:
         self._make_room(64)
 
     # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's sizes and limits."""
+        return self._config
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What time it is, in seconds."""
+        return self._clock
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self._block_size
+
+    @property
+    def table_width(self) -> int:
+        """The most blocks that a request's table can have."""
+        return self._table_width
+
+    @property
+    def hasher(self) -> BlockHasher:
+        """What makes the keys of blocks."""
+        return self._hasher
+
+    @property
+    def ledger(self) -> Ledger:
+        """Who holds which block, and which can be hit."""
+        return self._shown_ledger
+
+    @property
+    def view(self) -> BatchView:
+        """The facts of all requests, by column."""
+        return self._view
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """Signals and calls that were ignored, by machine and event."""
+        return MappingProxyType(self._ignored)
+
+    @property
+    def holds_version(self) -> int:
+        """Counts up whenever a hold changes: what was worked out from tables holds until then."""
+        return self._holds_version
+
+    @property
+    def moves(self) -> int:
+        """Transitions so far."""
+        return self._moves
 
     @property
     def engine(self) -> EngineFacts:
@@ -161,29 +217,37 @@ class LifecycleState:
         return self._engine.launched
 
     @property
+    def progress(self) -> int:
+        """Steps launched and processed, and transfers begun and ended: grows while work moves.
+
+        Clients alone, however busy, do not raise it.
+        """
+        return self._engine.launched + self._engine.processed + self._transfer_moves
+
+    @property
     def mode(self) -> int:
         """The engine's mode."""
         return self._engine.mode
 
     @property
-    def running(self) -> SortedRows:
+    def running(self) -> Rows:
         """The rows in RUNNING, in the policy's order."""
-        return self._running
+        return self._shown_running
 
     @property
-    def waiting(self) -> SortedRows:
+    def waiting(self) -> Rows:
         """The rows in WAITING and PREEMPTED, in the policy's order."""
-        return self._waiting
+        return self._shown_waiting
 
     @property
-    def blocked(self) -> dict[int, None]:
+    def blocked(self) -> Mapping[int, None]:
         """The rows that wait for an outside party."""
-        return self._blocked
+        return MappingProxyType(self._blocked)
 
     @property
-    def parked(self) -> dict[int, None]:
+    def parked(self) -> Mapping[int, None]:
         """The sessions that wait for their client, the longest parked first."""
-        return self._parked
+        return MappingProxyType(self._parked)
 
     @property
     def parked_blocks(self) -> Mapping[int, npt.NDArray[np.int32]]:
@@ -196,9 +260,9 @@ class LifecycleState:
         return read_only(self._parked_holds)
 
     @property
-    def loading_rows(self) -> dict[int, None]:
+    def loading_rows(self) -> Mapping[int, None]:
         """The rows that wait for a load."""
-        return self._loading_rows
+        return MappingProxyType(self._loading_rows)
 
     @property
     def reserved(self) -> int:
@@ -206,9 +270,9 @@ class LifecycleState:
         return self._reserved
 
     @property
-    def finished(self) -> dict[int, None]:
+    def finished(self) -> Mapping[int, None]:
         """The rows that are finished and not forgotten."""
-        return self._finished
+        return MappingProxyType(self._finished)
 
     @property
     def live(self) -> int:
@@ -237,31 +301,31 @@ class LifecycleState:
 
     def length(self, row: int) -> int:
         """How many tokens of the request's sequence are known."""
-        return int(self.view.prompt[row] + self.view.delivered[row])
+        return int(self._view.prompt[row] + self._view.delivered[row])
 
     def table(self, row: int) -> npt.NDArray[np.int32]:
         """The blocks that the request's hold covers, int32 [covered], read-only."""
-        blocks: npt.NDArray[np.int32] = self.view.tables[row, : self.view.covered[row]]
+        blocks: npt.NDArray[np.int32] = self._view.tables[row, : self._view.covered[row]]
         return blocks
 
     def sequence(self, row: int) -> npt.NDArray[np.int32]:
         """Every known token of the request, int32 [length], read-only."""
-        tokens: npt.NDArray[np.int32] = self.view.tokens[row, : self.length(row)]
+        tokens: npt.NDArray[np.int32] = self._view.tokens[row, : self.length(row)]
         return tokens
 
     def free_for(self, row: int = -1) -> int:
         """Blocks free beyond what is reserved for requests other than this one."""
-        own = int(self.view.reserved[row]) if row >= 0 else 0
-        return self.ledger.pool.free - self._reserved + own
+        own = int(self._view.reserved[row]) if row >= 0 else 0
+        return self._ledger.pool.free - self._reserved + own
 
     def keys(self, row: int, blocks: int) -> list[bytes]:
         """The keys of the request's first full blocks, at least that many of them."""
         chain = self._chain(row)
         keys = chain.keys
         if len(keys) < blocks:
-            start = len(keys) * self.block_size
-            tokens = self._tokens[row, start : blocks * self.block_size].tobytes()
-            self.hasher.extend(chain, tokens)
+            start = len(keys) * self._block_size
+            tokens = self._tokens[row, start : blocks * self._block_size].tobytes()
+            self._hasher.extend(chain, tokens)
         return keys
 
     def root(self, row: int) -> bytes:
@@ -271,7 +335,7 @@ class LifecycleState:
     def _chain(self, row: int) -> KeyChain:
         chain = self._chains[row]
         if chain is None:
-            chain = self._chains[row] = self.hasher.chain(self._salts[row], self._engine.epoch)
+            chain = self._chains[row] = self._hasher.chain(self._salts[row], self._engine.epoch)
         return chain
 
     def hits(self, row: int) -> list[int]:
@@ -279,14 +343,14 @@ class LifecycleState:
 
         A step has to compute at least one token to sample the next.
         """
-        most = (self.length(row) - 1) // self.block_size
+        most = (self.length(row) - 1) // self._block_size
         if most <= 0:
             return []
         keys = self.keys(row, most)[:most]
         tokens = b""
-        if self.hasher.compares_tokens:
-            tokens = self._tokens[row, : most * self.block_size].tobytes()
-        return self.ledger.index.match(keys, self.root(row), tokens, most)
+        if self._hasher.compares_tokens:
+            tokens = self._tokens[row, : most * self._block_size].tobytes()
+        return self._ledger.index.match(keys, self.root(row), tokens, most)
 
     # --- rows -----------------------------------------------------------------------------------
 
@@ -300,10 +364,10 @@ class LifecycleState:
         old = len(self._ids)
         columns = np.zeros((COLUMNS, rows), dtype=np.int64)
         columns[:, :old] = self._columns
-        tables = np.full((rows, self.table_width), -1, dtype=np.int32)
+        tables = np.full((rows, self._table_width), -1, dtype=np.int32)
         tables[:old] = self._tables
         # Zeroed memory that nobody has touched costs nothing, so rows may be long.
-        tokens = np.zeros((rows, self.config.max_model_len), dtype=np.int32)
+        tokens = np.zeros((rows, self._config.max_model_len), dtype=np.int32)
         for row in self._row_of.values():
             length = self.length(row)
             tokens[row, :length] = self._tokens[row, :length]
@@ -322,13 +386,14 @@ class LifecycleState:
         self._refresh_view()
 
     def _refresh_view(self) -> None:
-        for number, name in enumerate(FACTS):
-            setattr(self.view, name, read_only(self._facts[number]))
-        self.view.target = read_only(self._target)
-        self.view.limit = read_only(self._limit)
-        self.view.tables = read_only(self._tables)
-        self.view.tokens = read_only(self._tokens)
-        self.view.counts = read_only(self.ledger.counts)
+        self._view._set(
+            **{name: read_only(self._facts[number]) for number, name in enumerate(FACTS)},
+            target=read_only(self._target),
+            limit=read_only(self._limit),
+            tables=read_only(self._tables),
+            tokens=read_only(self._tokens),
+            counts=self._shown_ledger.counts,
+        )
 
     # --- containers -----------------------------------------------------------------------------
 
@@ -377,6 +442,6 @@ class LifecycleState:
             self._parked_holds[held] = released(self._parked_holds[held], 1)
         covered = int(self._facts[COVERED, row])
         if covered and row in self._parked:
-            blocks = self._tables[row, :covered].copy()
+            blocks = read_only(self._tables[row, :covered].copy())
             self._parked_blocks[row] = blocks
             self._parked_holds[blocks] = acquired(self._parked_holds[blocks], 1)

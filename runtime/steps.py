@@ -111,7 +111,7 @@ class StepLanes(TransferEvents):
         super().__init__(*args, **options)
         self._steps: dict[int, LaunchedStep] = {}
         #: The rows of the newest launched step, processed or not.
-        self.newest_rows: Int64Array | None = None
+        self._newest_rows: Int64Array | None = None
 
     @property
     def steps_in_flight(self) -> list[LaunchedStep]:
@@ -124,9 +124,14 @@ class StepLanes(TransferEvents):
         return len(self._steps)
 
     @property
+    def newest_rows(self) -> Int64Array | None:
+        """The rows of the newest launched step, processed or not; None before the first."""
+        return self._newest_rows
+
+    @property
     def replays(self) -> bool:
         """Whether each lane call is repeated event by event."""
-        return self.config.check or self.witness is not None
+        return self._config.check or self._witness is not None
 
     def launch(
         self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
@@ -166,19 +171,19 @@ class StepLanes(TransferEvents):
             self._disturbances,
         )
         self._steps[step] = launched
-        self.newest_rows = rows
-        self.moves += 1
+        self._newest_rows = rows
+        self._moves += 1
         if replay is not None:
             replay.launched(step, tokens, new_blocks)
         return launched
 
     def _grow(self, rows: Int64Array, new_blocks: Int64Array, growing: Int64Array) -> None:
-        tables, ledger, column = self._tables, self.ledger, self._column[COVERED]
+        tables, ledger, column = self._tables, self._ledger, self._column[COVERED]
         grown = rows[growing]
         more = new_blocks[growing]
         covered = column[grown]
         last = tables[grown, covered - 1].tolist()
-        replay = BlockReplay(ledger) if self.config.check else None
+        replay = BlockReplay(ledger) if self._config.check else None
         if every(more == 1):
             tables[grown, covered] = ledger.take_one_each(last)
         else:
@@ -187,7 +192,7 @@ class StepLanes(TransferEvents):
             ):
                 tables[row, at : at + count] = ledger.take_fresh(count, after)
         column[grown] = advance(covered, more)
-        self.holds_version += 1
+        self._holds_version += 1
         if replay is not None:
             for row, at, count in zip(grown.tolist(), covered.tolist(), more.tolist(), strict=True):
                 table = tables[row, : at + count].tolist()
@@ -258,8 +263,8 @@ class StepLanes(TransferEvents):
 
     def _end_step(self, step: int) -> None:
         """The STEP holds of a processed step end."""
-        ledger = self.ledger
-        if not self.config.check:
+        ledger = self._ledger
+        if not self._config.check:
             ledger.end_step(step)
             return
         replay, holds = BlockReplay(ledger), list(step_holds_of(ledger))
@@ -271,7 +276,7 @@ class StepLanes(TransferEvents):
         """PUBLISH for all: `written` tokens are, and the blocks that are full by now are hits."""
         column = self._column
         column[WRITTEN][rows] = written
-        full = written // self.block_size
+        full = written // self._block_size
         hashed = column[HASHED][rows]
         filled = (full > hashed).nonzero()[0]
         if filled.size:
@@ -296,9 +301,9 @@ class StepLanes(TransferEvents):
         rows, events: [n], int64. All rows are resident, and all that run are sent PREEMPT. No step
         is in flight, so every hold is released.
         """
-        replay = BlockReplay(self.ledger) if self.config.check else None
+        replay = BlockReplay(self._ledger) if self._config.check else None
         tables = [self.table(row).tolist() for row in rows.tolist()] if replay is not None else []
-        self.ledger.release_and_forget(self._let_go(rows, events))
+        self._ledger.release_and_forget(self._let_go(rows, events))
         if replay is not None:
             for table in tables:
                 replay.request(RELEASE, table, ())
@@ -327,13 +332,13 @@ class StepLanes(TransferEvents):
             self._count_parked(row)
         assert len(self._running) == int(np.count_nonzero(runs)), "all that run let go"
         self._waiting.absorb(self._running)
-        now = self.clock()
+        now = self._clock()
         preempted = (now, PREEMPT, RUNNING, PREEMPTED, _PREEMPTS)
         for row, state in zip(rows.tolist(), states.tolist(), strict=True):
             reclaimed = (now, RECLAIM, state, state, _RECLAIMS)
             self._history[row].append(preempted if state == RUNNING else reclaimed)
-        self.moves += len(rows)
-        self.holds_version += 1
+        self._moves += len(rows)
+        self._holds_version += 1
         if replay is not None:
             replay.let_go(runs)
         return blocks[blocks >= 0]

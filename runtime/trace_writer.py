@@ -24,7 +24,7 @@ _MACHINES = {"request": REQUEST, "transfer": TRANSFER, "engine": ENGINE}
 
 
 class TraceWriter:
-    """Witness of a lifecycle; see `RequestEvents.witness`."""
+    """Witness of a lifecycle; see `RequestEvents.tell`."""
 
     def __init__(self, path: str | Path, clock: Callable[[], float]) -> None:
         """Raises OSError when the file cannot be written."""

@@ -8,7 +8,7 @@ when one is started, polled, leased or cancelled is the transfer manager's busin
     start_store                     published blocks are copied out
     transfer(number, event, …)      BEGIN, LAND, FAIL, CANCEL, FENCE, GIVE_UP, LEASE_OVER
     take_unwaited()                 loads that nobody waits for any more, to be cancelled
-    transfers, open_transfers()     the records, read-only by convention
+    transfers, open_transfers()     the records, read-only
 
 Ending a transfer and telling its waiters is one action: no request ever waits for a transfer that
 has ended. The last records that ended are kept: what becomes of a signal that comes late or twice
@@ -41,6 +41,7 @@ from ..statemachine.reset import transfer_refuses
 from ..statemachine.states import (
     ABSENT,
     ADMIT_REMOTE,
+    CANCEL,
     FAILED,
     FENCED,
     IN_FLIGHT,
@@ -60,7 +61,7 @@ from ..statemachine.states import (
 )
 from ..statemachine.transfer import TRANSFER
 from .block_replay import BlockReplay
-from .columns import COVERED, Blocks
+from .columns import COVERED, Blocks, read_only
 from .events import RequestEvents
 from .outcome import Fired, Outcome, make_blank
 
@@ -70,44 +71,68 @@ _blank_transfer = make_blank(TransferAsk)
 _DISPATCH = TRANSFER.dispatch
 _WIDTH = TRANSFER.width
 
+#: What a client may cause: requests that come to wait for a transfer, or no longer do.
+_BY_CLIENTS = (JOIN, LEAVE, CANCEL)
 #: How many records of transfers that have ended are kept.
 ENDED_KEPT = 64
-_NO_BLOCKS: Int32Array = np.zeros(0, dtype=np.int32)
+_NO_BLOCKS: Int32Array = read_only(np.zeros(0, dtype=np.int32))
 
 
 @dataclass(slots=True)
+class _Changing:
+    """What changes of a transfer. The lifecycle alone writes it."""
+
+    facts: TransferFacts
+    held: bool = False
+    waiters: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TransferRecord:
-    """One transfer: its facts, its hold and those who wait for it. Written by the lifecycle."""
+    """One transfer: its facts, its hold and those who wait for it. Read-only."""
 
     number: int
-    facts: TransferFacts
     keys: tuple[bytes, ...]  # of its blocks, in order
-    blocks: Int32Array  # the device blocks that it writes (LOAD) or reads (STORE)
+    blocks: Int32Array  # the device blocks that it writes (LOAD) or reads (STORE); read-only
     since: float  # when its hold was taken
-    first: int = 0  # LOAD: place of its first block in the waiters' tables
-    owner: str = ""  # LOAD: the id of the request that started it
-    held: bool = False  # its hold covers its blocks: taken and not released
-    waiters: dict[int, int] = field(default_factory=dict)  # row -> device hits before its share
+    first: int  # LOAD: place of its first block in the waiters' tables
+    owner: str  # LOAD: the id of the request that started it
+    _now: _Changing
+
+    @property
+    def facts(self) -> TransferFacts:
+        """A copy of what the declaration knows of it."""
+        return self._now.facts.copy()
+
+    @property
+    def held(self) -> bool:
+        """Whether its hold covers its blocks: taken and not released."""
+        return self._now.held
+
+    @property
+    def waiters(self) -> Mapping[int, int]:
+        """The rows that wait for it, each with its device hits before the transfer's share."""
+        return MappingProxyType(self._now.waiters)
 
     @property
     def state(self) -> int:
         """A TransferState."""
-        return self.facts.state
+        return self._now.facts.state
 
     @property
     def kind(self) -> int:
         """LOAD or STORE."""
-        return self.facts.kind
+        return self._now.facts.kind
 
     @property
     def joinable(self) -> bool:
         """Whether a request may still come to wait for it."""
-        return self.facts.state == QUEUED or self.facts.state == IN_FLIGHT
+        return self._now.facts.state == QUEUED or self._now.facts.state == IN_FLIGHT
 
     @property
     def open(self) -> bool:
         """Whether it has not ended: quarantine is an end."""
-        return transfer_refuses(self.facts.state)
+        return transfer_refuses(self._now.facts.state)
 
 
 class TransferEvents(RequestEvents):
@@ -124,14 +149,20 @@ class TransferEvents(RequestEvents):
         #: key -> (transfer, its block): prefixes that are being loaded and can be joined.
         self._loading: dict[bytes, tuple[int, int]] = {}
         #: Whether a request whose load failed is failed as well, instead of recomputing.
-        self._failure_is_fatal = self.config.load_failure_policy == "fail"
+        self._failure_is_fatal = self._config.load_failure_policy == "fail"
         self._ended: dict[int, TransferRecord] = {}
-        #: Every transfer whose hold has not ended, by number.
-        self.transfers: Mapping[int, TransferRecord] = MappingProxyType(self._transfers)
-        #: The last that have ended, the oldest first.
-        self.ended_transfers: Mapping[int, TransferRecord] = MappingProxyType(self._ended)
 
     # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def transfers(self) -> Mapping[int, TransferRecord]:
+        """Every transfer whose hold has not ended, by number."""
+        return MappingProxyType(self._transfers)
+
+    @property
+    def ended_transfers(self) -> Mapping[int, TransferRecord]:
+        """The last that have ended, the oldest first."""
+        return MappingProxyType(self._ended)
 
     def open_transfers(self) -> list[TransferRecord]:
         """Those that have not ended, oldest first."""
@@ -154,7 +185,7 @@ class TransferEvents(RequestEvents):
         """
         if not self._loading:
             return 0, []
-        most = (self.length(row) - 1) // self.block_size
+        most = (self.length(row) - 1) // self._block_size
         keys = self.keys(row, most)
         number, shared = 0, []
         for key in keys[hits:most]:
@@ -169,6 +200,23 @@ class TransferEvents(RequestEvents):
         """The loads that nobody waits for any more since the last call: cancel them."""
         unwaited, self._unwaited = self._unwaited, []
         return [number for number in unwaited if number in self._transfers]
+
+    def note_published(self) -> None:
+        """From now on the blocks that become hits are listed, for a tier that stores them."""
+        self._ledger.published = []
+
+    @property
+    def published(self) -> int:
+        """How many are listed and not taken."""
+        return len(self._ledger.published or ())
+
+    def take_published(self) -> list[tuple[bytes, int]]:
+        """(key, block) of each block that became a hit since the last call, the oldest first."""
+        published = self._ledger.published
+        if not published:
+            return []
+        self._ledger.published = []
+        return published
 
     def owns_open_transfer(self, request_id: str) -> bool:
         """Whether a load that this request started has not ended."""
@@ -217,7 +265,7 @@ class TransferEvents(RequestEvents):
         is not published under its key.
         """
         facts = TransferFacts()
-        counts, index = self.ledger.counts, self.ledger.index
+        counts, index = self._ledger.counts, self._ledger.index
         if sum(not counts[block] for block in blocks) > self.free_for():
             return 0
         published = all(index.key_of(block) == key for key, block in zip(keys, blocks, strict=True))
@@ -225,6 +273,10 @@ class TransferEvents(RequestEvents):
         if code & ANSWER_MASK != GO:
             return 0
         return self._begin_transfer(facts, tuple(keys), blocks)
+
+    def starts_stores(self) -> bool:
+        """Whether the engine would let a store start now. Nothing changes."""
+        return self._try_start(TransferFacts(), STORE, published=True) & ANSWER_MASK == GO
 
     def _ask_remote(
         self, row: int, number: int, covers: int, reserve: int, starting: TransferFacts | None
@@ -234,7 +286,7 @@ class TransferEvents(RequestEvents):
         record = self._transfers.get(number)
         x.joinable = starting is not None or (record is not None and record.joinable)
         x.reserve = reserve
-        x.remote_tokens = covers * self.block_size
+        x.remote_tokens = covers * self._block_size
         self._starting = starting
         return self.fire(row, ADMIT_REMOTE)
 
@@ -255,7 +307,12 @@ class TransferEvents(RequestEvents):
         return code
 
     def _begin_transfer(
-        self, facts: TransferFacts, keys: tuple[bytes, ...], blocks: Sequence[int]
+        self,
+        facts: TransferFacts,
+        keys: tuple[bytes, ...],
+        blocks: Sequence[int],
+        first: int = 0,
+        owner: str = "",
     ) -> int:
         """Record a transfer that starts, and carry out its start's hold commands.
 
@@ -263,19 +320,27 @@ class TransferEvents(RequestEvents):
         """
         self._transfer_numbers += 1
         number = self._transfer_numbers
-        record = TransferRecord(number, facts, keys, np.array(blocks, dtype=np.int32), self.clock())
+        record = TransferRecord(
+            number,
+            keys,
+            read_only(np.array(blocks, dtype=np.int32)),
+            self._clock(),
+            first,
+            owner,
+            _Changing(facts),
+        )
         self._transfers[number] = self._open[number] = record
         if record.kind != LOAD:
             self._storing += len(record.blocks)
         self._carry_out_transfer(record, self._code_of_start & COMMAND_MASK, ABSENT)
-        self.moves += 1
-        if self.witness:
+        self._moves += 1
+        if self._witness:
             started = TransferFacts().as_dict()
             fired = Fired(
                 "transfer", str(number), START, started, self._engine.as_dict(),
                 self._ask_of_start, self._code_of_start, ABSENT, facts.state,
             )  # fmt: skip
-            self.witness(fired)
+            self._witness(fired)
         return number
 
     # --- waiters --------------------------------------------------------------------------------
@@ -288,30 +353,28 @@ class TransferEvents(RequestEvents):
             first = covered - self._new
             blocks = self._tables[row, first:covered].tolist()
             keys = tuple(self.keys(row, covered)[first:covered])
-            begun = self._begin_transfer(facts, keys, blocks)
+            begun = self._begin_transfer(facts, keys, blocks, first, self._ids[row])
             assert begun == transfer
             record = self._transfers[transfer]
-            record.first = first
-            record.owner = self._ids[row]
             for key, block in zip(keys, blocks, strict=True):
                 self._loading[key] = (transfer, block)
             hits = first
         else:
             record = self._transfers[transfer]
             hits = self._ask.hits
-        record.waiters[row] = hits
+        record._now.waiters[row] = hits
         _blank_transfer(self._transfer_ask)
         outcome = self._fire_transfer(record, JOIN)
         assert outcome.went
 
     def _leave_transfer(self, row: int, transfer: int) -> None:
         record = self._transfers.get(transfer)
-        if record is None or row not in record.waiters:
+        if record is None or row not in record._now.waiters:
             return
-        del record.waiters[row]
+        del record._now.waiters[row]
         _blank_transfer(self._transfer_ask)
         self._fire_transfer(record, LEAVE)
-        facts = record.facts
+        facts = record._now.facts
         if record.joinable and cancel_unwaited(facts.kind == LOAD, facts.waiters):
             self._unwaited.append(transfer)
 
@@ -345,24 +408,25 @@ class TransferEvents(RequestEvents):
         return outcome
 
     def _fire_transfer(self, record: TransferRecord, event: int) -> Outcome:
-        facts, x = record.facts, self._transfer_ask
+        facts, x = record._now.facts, self._transfer_ask
         source = facts.state
-        before = facts.as_dict() if self.witness else {}
+        before = facts.as_dict() if self._witness else {}
         code = _DISPATCH[source * _WIDTH + event](facts, self._engine, x)
-        if self.witness:
+        if self._witness:
             fired = Fired(
                 "transfer", str(record.number), event, before, self._engine.as_dict(),
                 x.as_dict(), code, source, facts.state,
             )  # fmt: skip
-            self.witness(fired)
+            self._witness(fired)
         answer = code & ANSWER_MASK
         if answer == REJECT:
             raise TRANSFER.refusal(code, str(record.number), source, event)
         if answer == IGNORE:
-            self.ignored["transfer." + TransferEvent(event).name.lower()] += 1
+            self._ignored["transfer." + TransferEvent(event).name.lower()] += 1
         if answer != GO:
             return Outcome(code)
-        self.moves += 1
+        self._moves += 1
+        self._transfer_moves += event not in _BY_CLIENTS
         if not record.open and self._open.pop(record.number, None) and record.kind != LOAD:
             self._storing -= len(record.blocks)
         commands = code & COMMAND_MASK
@@ -372,15 +436,15 @@ class TransferEvents(RequestEvents):
 
     def _carry_out_transfer(self, record: TransferRecord, commands: int, source: int) -> None:
         """Carry out the hold commands of a transfer's event. `source`: its state before it."""
-        ledger, blocks, held = self.ledger, record.blocks, record.held
-        replay = BlockReplay(ledger) if self.config.check else None
+        ledger, blocks, held = self._ledger, record.blocks, record.held
+        replay = BlockReplay(ledger) if self._config.check else None
         if commands & TAKE:
-            record.held = True
+            record._now.held = True
             ledger.acquire(blocks)
             if record.kind == LOAD:
                 ledger.begin_writing(blocks.tolist())
         elif commands & RELEASE:
-            record.held = False
+            record._now.held = False
             if record.kind == LOAD:
                 ledger.end_writing(blocks.tolist())
             if source == QUARANTINED:
@@ -399,13 +463,13 @@ class TransferEvents(RequestEvents):
 
     def _tell_waiters(self, record: TransferRecord, valid_blocks: int) -> None:
         """Every waiter goes on: with what landed, with what is valid, or by recomputing."""
-        for row, hits in list(record.waiters.items()):
+        for row, hits in list(record._now.waiters.items()):
             covered = int(self._facts[COVERED, row])
             x = self._ask_blank()
             x.transfer = record.number
             if record.state == LANDED:
                 x.blocks = covered
-                x.tokens = covered * self.block_size
+                x.tokens = covered * self._block_size
                 self.fire(row, TRANSFER_LANDED)
                 continue
             x.blocks = max(hits, min(covered, record.first + valid_blocks))
@@ -428,4 +492,4 @@ class TransferEvents(RequestEvents):
 
 def _unknown(number: int) -> TransferRecord:
     """What is known of a number that was never used, or whose record is gone."""
-    return TransferRecord(number, TransferFacts(), (), _NO_BLOCKS, 0.0)
+    return TransferRecord(number, (), _NO_BLOCKS, 0.0, 0, "", _Changing(TransferFacts()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -30,7 +30,7 @@ from ...statemachine.states import (
 )
 from ..columns import Blocks
 from ..outcome import Outcome
-from ..protocols import Connector, SignalKind, TransferSignal
+from ..protocols import Connector, SignalKind, TouchedConnector, TransferSignal
 from ..transfer_records import TransferEvents, TransferRecord
 
 _log = logging.getLogger(__name__)
@@ -87,9 +87,10 @@ class TransferManager:
         self._clock = clock
         #: (time, transfer): when its lease, or the one of its cancel, is over.
         self._leases: list[tuple[float, int]] = []
+        self._touch = connector.touch if isinstance(connector, TouchedConnector) else None
         #: Published blocks that the tier may lack: block -> key, the oldest first.
-        self._to_store: dict[int, bytes] = {}
-        lifecycle.ledger.published = []
+        self._to_store: OrderedDict[int, bytes] = OrderedDict()
+        lifecycle.note_published()
 
     # --- for the scheduler ----------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class TransferManager:
         eviction altogether.
         """
         keys = self._lifecycle.keys(row, len(hits))[: len(hits)]
-        stored = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        stored = self._wanted(keys)
         self._to_store.update(zip(hits[stored:], keys[stored:], strict=True))
 
     # --- for the engine's loop ------------------------------------------------------------------
@@ -188,18 +189,17 @@ class TransferManager:
         if not self._to_store:
             return
         lifecycle = self._lifecycle
-        open_blocks = sum(
-            len(record.blocks) for record in lifecycle.open_transfers() if record.kind != LOAD
-        )
-        room = max(1, lifecycle.config.num_blocks // STORE_SHARE) - open_blocks
+        room = max(1, lifecycle.config.num_blocks // STORE_SHARE) - lifecycle.storing
+        if room <= 0 or not lifecycle.starts_stores():
+            return  # paused, asleep, or a reset is pending: later, and without a look at the tier
         while room > 0 and self._to_store:
             batch = self._next_batch(min(room, STORE_BLOCKS))
             if not batch:
                 return
             keys = [key for _, key in batch]
             number = lifecycle.start_store(keys, [block for block, _ in batch])
-            if not number:  # paused, asleep, or a reset is pending: later
-                self._to_store = dict(batch) | self._to_store
+            if not number:  # too few blocks are free
+                self._put_back(batch)
                 return
             self._begin(lifecycle.transfers[number])
             room -= len(batch)
@@ -211,7 +211,7 @@ class TransferManager:
     @property
     def waiting_to_store(self) -> int:
         """Published blocks for which no store has started yet, though the tier may lack them."""
-        return len(self._to_store) + len(self._lifecycle.ledger.published or ())
+        return len(self._to_store) + self._lifecycle.published
 
     def next_lease(self) -> float | None:
         """When the next lease is over, for a loop that has nothing else to wait for."""
@@ -278,25 +278,35 @@ class TransferManager:
             )
 
     def _note_published(self) -> None:
-        published = self._lifecycle.ledger.published
-        if published:
-            for key, block in published:
-                self._to_store[block] = key
-            published.clear()
+        for key, block in self._lifecycle.take_published():
+            self._to_store[block] = key
 
     def _next_batch(self, most: int) -> list[tuple[int, bytes]]:
         """The oldest published blocks that the tier lacks, at most that many, off the list."""
         index = self._lifecycle.ledger.index
         batch: list[tuple[int, bytes]] = []
         while self._to_store and len(batch) < most:
-            block = next(iter(self._to_store))
-            key = self._to_store.pop(block)
+            block, key = self._to_store.popitem(last=False)
             if index.key_of(block) == key and not self._in_tier(key):
                 batch.append((block, key))
         return batch
 
+    def _put_back(self, batch: Sequence[tuple[int, bytes]]) -> None:
+        """They could not be stored yet: they are the oldest again."""
+        for block, key in reversed(batch):
+            self._to_store[block] = key
+            self._to_store.move_to_end(block, last=False)
+
     def _in_tier(self, key: bytes) -> bool:
-        return self._ask("lookup", lambda: self.connector.lookup((key,)), 0) > 0
+        return self._wanted((key,)) > 0
+
+    def _wanted(self, keys: Sequence[bytes]) -> int:
+        """How many leading keys the tier has: what is in use on the device, it keeps longer."""
+        found = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        if found > 0 and self._touch is not None:
+            touch = self._touch
+            self._ask("touch", lambda: touch(keys[:found]), None)
+        return found
 
     def _ask(self, name: str, call: Callable[[], T], otherwise: T) -> T:
         try:

@@ -109,14 +109,14 @@ def test_a_fact_that_is_changed_behind_its_back_fails_the_check(fact: str) -> No
 
 
 CORRUPTIONS: dict[str, Callable[[Lifecycle, int], None]] = {
-    "a count": lambda engine, row: engine.ledger.counts.__setitem__(0, 2),
-    "a count of a free block": lambda engine, row: engine.ledger.counts.__setitem__(11, 1),
+    "a count": lambda engine, row: engine._ledger.counts.__setitem__(0, 2),
+    "a count of a free block": lambda engine, row: engine._ledger.counts.__setitem__(11, 1),
     "a table": lambda engine, row: engine._tables.__setitem__((row, 0), 7),
     "a table beyond the hold": lambda engine, row: engine._tables.__setitem__((row, 5), 7),
-    "the free list": lambda engine, row: engine.ledger.pool.put_uncached([0]),
-    "the index": lambda engine, row: engine.ledger.index._key.__setitem__(9, b"key"),
-    "quarantine": lambda engine, row: engine.ledger.quarantined.__setitem__(0, 1),
-    "being written": lambda engine, row: engine.ledger.being_written.__setitem__(0, 1),
+    "the free list": lambda engine, row: engine._ledger.pool.put_uncached([0]),
+    "the index": lambda engine, row: engine._ledger.index._key.__setitem__(9, b"key"),
+    "quarantine": lambda engine, row: engine._ledger.quarantined.__setitem__(0, 1),
+    "being written": lambda engine, row: engine._ledger.being_written.__setitem__(0, 1),
     "the running rows": lambda engine, row: engine._running.remove(0, 1, row),
     "the waiting rows": lambda engine, row: engine._waiting.add(0, 1, row),
     "the blocked rows": lambda engine, row: engine._blocked.__setitem__(row, None),

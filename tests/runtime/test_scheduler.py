@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kvproof.runtime.api import FinishReason, InvalidRequestError
+from kvproof.runtime.columns import BatchView
 from kvproof.runtime.fake import expected_tokens
 from kvproof.runtime.lifecycle import Lifecycle
 from kvproof.runtime.plan import Admission
@@ -18,7 +19,7 @@ from .harness import Bench
 
 def picture(lifecycle: Lifecycle) -> tuple[Any, ...]:
     """All that a plan could have changed."""
-    ledger = lifecycle.ledger
+    ledger = lifecycle._ledger
     return (
         lifecycle._columns.copy().tobytes(),
         lifecycle._tables.copy().tobytes(),
@@ -242,9 +243,11 @@ def test_blocked_requests_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
             read.append(rows.tolist())
             return self.column[rows]
 
+    view, watched = bench.lifecycle.view, BatchView()
+    watched._set(**{name: getattr(view, name) for name in BatchView.__slots__})
     for name in ("target", "limit", "computed", "covered"):
-        column = Column(getattr(bench.lifecycle.view, name))
-        monkeypatch.setattr(bench.lifecycle.view, name, column)
+        watched._set(**{name: Column(getattr(view, name))})
+    monkeypatch.setattr(bench.lifecycle, "_view", watched)
     plan = bench.core.scheduler.plan(64)
     row = bench.lifecycle.row_of("a")
     assert plan.rows.tolist() == [row]

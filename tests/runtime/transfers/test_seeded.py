@@ -24,10 +24,10 @@ NO_BLOCKS = np.zeros(0, dtype=np.int32)
 
 def let_go_of(h: EngineHarness, record: TransferRecord) -> None:
     """Its blocks are free although it has not ended."""
-    ledger = h.core.lifecycle.ledger
+    ledger = h.core.lifecycle._ledger
     ledger.end_writing(record.blocks.tolist())
     ledger.release(record.blocks)
-    record.blocks = NO_BLOCKS
+    object.__setattr__(record, "blocks", NO_BLOCKS)
 
 
 def an_abort_frees_the_loads_blocks(h: EngineHarness, patch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def a_failed_transfer_is_forgotten(h: EngineHarness, patch: pytest.MonkeyPatch) 
 
     def tell_and_leak(record: TransferRecord, valid_blocks: int) -> None:
         tell(record, valid_blocks)
-        lifecycle.ledger.counts[record.blocks] += 1
-        lifecycle.ledger.pool.take(len(record.blocks))
+        lifecycle._ledger.counts[record.blocks] += 1
+        lifecycle._ledger.pool.take(len(record.blocks))
 
     patch.setattr(lifecycle, "_tell_waiters", tell_and_leak)
 
@@ -74,7 +74,7 @@ def the_tiers_reset_does_nothing(h: EngineHarness, patch: pytest.MonkeyPatch) ->
 
 def the_cache_is_not_dropped(h: EngineHarness, patch: pytest.MonkeyPatch) -> None:
     # Nobody holds anything in that scenario, so there is nothing to release either.
-    patch.setattr(h.core.lifecycle.ledger, "release_and_forget", lambda blocks: 0)
+    patch.setattr(h.core.lifecycle._ledger, "release_and_forget", lambda blocks: 0)
 
 
 def the_epoch_is_not_in_the_keys(h: EngineHarness, patch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def the_epoch_is_not_in_the_keys(h: EngineHarness, patch: pytest.MonkeyPatch) ->
 
 
 def keys_are_kept_over_a_change_of_weights(h: EngineHarness, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(h.core.lifecycle, "_new_epoch", h.core.lifecycle.ledger.drop_cached)
+    patch.setattr(h.core.lifecycle, "_new_epoch", h.core.lifecycle._ledger.drop_cached)
 
 
 def a_failure_is_taken_for_success(h: EngineHarness, patch: pytest.MonkeyPatch) -> None:

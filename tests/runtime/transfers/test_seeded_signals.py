@@ -63,7 +63,7 @@ def a_repeated_signal_releases_once_more(h: EngineHarness, patch: pytest.MonkeyP
         if record is not None:
             carried[record.number] = record.blocks.tolist()
         elif signal.transfer in carried:
-            lifecycle.ledger.counts[carried[signal.transfer]] -= 1
+            lifecycle._ledger.counts[carried[signal.transfer]] -= 1
         hear(signal)
 
     patch.setattr(transfers, "_hear", hear_and_release)

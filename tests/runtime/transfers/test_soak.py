@@ -72,7 +72,7 @@ class FaultyChaos(Chaos):
 
     def forget(self) -> None:
         """As if other requests had needed all free blocks: what is wanted again must be loaded."""
-        self.core.lifecycle.ledger.drop_cached()
+        self.core.lifecycle.forget_prefixes()
 
     def fail_tier_reset(self) -> None:
         self.faulty.resets_to_fail = 1
