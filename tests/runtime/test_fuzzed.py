@@ -15,7 +15,14 @@ from kvproof.specs.fuzz.generation import Generator, RandomDraw, plan
 from kvproof.specs.fuzz.operations import drain
 from kvproof.specs.fuzz.run import Failure, explore
 from kvproof.specs.fuzz.stateful import stateful_test
-from kvproof.specs.fuzz.target import NewRequest, RejectedError, Settings, Snapshot, Target
+from kvproof.specs.fuzz.target import (
+    NewRequest,
+    RejectedError,
+    ResetAnswer,
+    Settings,
+    Snapshot,
+    Target,
+)
 from kvproof.specs.fuzz.targets.runtime import RuntimeEngine
 
 from ..reference.target import ReferenceTarget
@@ -247,14 +254,15 @@ def test_a_repeated_signal_is_heard_alone() -> None:
     engine.step()
     engine.finish_step()
     engine.abort("four")
-    engine.step()
+    assert engine.core.transfers is not None
+    engine.core.transfers.cancel_unwaited()
     assert engine.tier is not None
     assert [signal.kind.name for signal in engine.tier.signals] == ["FENCED"]
     before = engine.snapshot()
     ended = next(name for name in engine._names.values() if name.startswith("store"))
     engine.duplicate(ended)
     assert engine.snapshot() == before
-    engine.finish_step()
+    engine.step()
     assert engine.snapshot() != before
 
 
@@ -300,4 +308,23 @@ def test_a_signal_that_has_not_been_heard_of_is_not_repeated() -> None:
     before = engine.snapshot()
     with pytest.raises(RejectedError, match="not been heard of once"):
         engine.duplicate(load)
+    assert engine.snapshot() == before
+
+
+def test_what_a_tier_says_is_heard_before_the_next_call() -> None:
+    """A refused reset was blamed for the end of a load that had been cancelled before it."""
+    engine = RuntimeEngine(Settings(blocks=4, max_length=16, depth=2, connector="tier"))
+    engine.add(NewRequest("first", (21, 22, 23, 24), max_tokens=1))
+    drain(engine)
+    engine.reset(False, False)
+    engine.add(NewRequest("runs", (1,), max_tokens=3))
+    engine.step()
+    engine.add(NewRequest("loads", (21, 22, 23, 24, 25), max_tokens=1))
+    engine.step()
+    assert [hold.kind for hold in engine.snapshot().holds].count("LOAD") == 1
+    engine.finish_step()
+    engine.abort("loads")
+    engine.finish_step()
+    before = engine.snapshot()
+    assert engine.reset(False, False) == ResetAnswer(False, ("runs",))
     assert engine.snapshot() == before

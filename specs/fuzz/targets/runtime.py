@@ -178,7 +178,7 @@ class RuntimeEngine(Target):
         """See Target. A turn that only makes room is followed by the next one."""
         while True:
             moves = self.lifecycle.moves
-            self.core.tick()
+            self._tick()
             if self.core.launch_step():
                 return True
             if self.lifecycle.moves == moves:
@@ -188,7 +188,17 @@ class RuntimeEngine(Target):
         """See Target."""
         self.observer.about_to_settle()
         self.core.finish_step()
+        self._tick()
+
+    def _tick(self) -> None:
+        """A turn of the engine's loop, until what the tier said in it is heard as well.
+
+        A call that hears of an end first would otherwise seem to have brought it about: a reset
+        that is refused, for one, changes nothing itself.
+        """
         self.core.tick()
+        while self.tier is not None and self.tier.signals:
+            self.core.tick()
 
     # --- transfers --------------------------------------------------------------------------------
 
@@ -200,7 +210,7 @@ class RuntimeEngine(Target):
             self.tier.confirm(number)
         else:
             self.tier.end(number, len(self.tier.copies[number].blocks))
-        self.core.tick()
+        self._tick()
 
     def fail(self, transfer: str, valid_blocks: int) -> None:
         """See Target."""
@@ -211,7 +221,7 @@ class RuntimeEngine(Target):
         else:
             blocks = len(self.tier.copies[number].blocks)
             self.tier.end(number, min(valid_blocks, blocks - 1))
-        self.core.tick()
+        self._tick()
 
     def lose(self, transfer: str) -> None:
         """See Target."""
@@ -263,7 +273,7 @@ class RuntimeEngine(Target):
         """See Target."""
         self._process_launched()
         answer: Future[Any] = self._call(lambda: self.core.sleep(level, "keep"))
-        self.core.tick()
+        self._tick()
         return bool(answer.result(0))
 
     def wake(self) -> bool:
@@ -274,7 +284,7 @@ class RuntimeEngine(Target):
         """See Target: first the leases, then those of what was cancelled, then what is heard."""
         for seconds in (_LONG, _LONG, 0.0):
             self.now += seconds
-            self.core.tick()
+            self._tick()
 
     def _call(self, call: Any) -> Any:
         try:
