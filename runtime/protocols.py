@@ -149,7 +149,10 @@ class Connector(Protocol):
     """
 
     def lookup(self, keys: Sequence[bytes]) -> int:
-        """How many leading keys the tier can load at this moment."""
+        """How many leading keys the tier can load at this moment.
+
+        It is asked while a step is planned, which may come to nothing: answer, and change nothing.
+        """
 
     def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
         """Begin to copy the keys' content into the device blocks."""
@@ -184,3 +187,11 @@ class NotifyingConnector(Connector, Protocol):
 
     def on_signal(self, call: Callable[[], None]) -> None:
         """Call this after each signal, from any thread, without a lock. Given before any start."""
+
+
+@runtime_checkable
+class TouchedConnector(Connector, Protocol):
+    """A connector that forgets by use, and is told what is of use beyond loads and stores."""
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """What these keys stand for is in use on the device: forget it later than other things."""

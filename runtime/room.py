@@ -6,7 +6,7 @@ Nothing is changed while a plan is made, so what it takes and gives is kept here
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,21 @@ class Room:
         self.free += int(lifecycle.view.reserved[row])
         late = bool(in_flight(newest, lifecycle.processed))
         self._release(lifecycle.table(row), late)
+
+    def let_go_of_parked(self, gone: Iterable[int]) -> None:
+        """Every parked session would let go, those in the rows `gone` apart, which have.
+
+        To see whether that would be enough, at a price that does not grow with their number: what
+        is promised counts as free, and nothing is known of the order of eviction.
+        """
+        parked = self._lifecycle.parked_blocks
+        more = self._lifecycle.parked_holds.copy()
+        for row in gone:
+            if row in parked:
+                more[parked[row]] -= 1
+        less = self._differences()
+        less += more
+        self.free += int(np.count_nonzero((more > 0) & (less == self._counts)))
 
     def enough(self, needed: int) -> bool:
         """Whether no further victim is needed."""

@@ -11,6 +11,7 @@ last first. It names nobody unless that is enough.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -21,6 +22,8 @@ from ..statemachine.gates import finishes_work, starts_work
 from ..statemachine.lanes import in_flight, length, must_grow
 from ..statemachine.policy import (
     ahead,
+    leaves_room_to_grow,
+    makes_way_for_waiting,
     may_be_victim,
     must_reclaim_held_back,
     must_reclaim_parked,
@@ -215,9 +218,35 @@ class Scheduler:
         """
         trial = room.copy()
         trial.look_at_steps()
+        if self._lifecycle.parked_blocks:
+            # As long as it is not enough, it is asked again in every step: all parked at once.
+            tried, victims = itertools.tee(victims)
+            bound = trial.copy()
+            bound.let_go_of_parked(plan.reclaims)
+            if self._collect(bound, needed, self._reclaimable_waiting(row, plan), tried) is None:
+                return []
+        found = self._collect(trial, needed, self._reclaimable(row, plan), victims)
+        if found is None:
+            return []
+        reclaims, preempted = found
+        room.become(trial)
+        plan.reclaims += reclaims
+        plan.victims += preempted
+        for victim in preempted:
+            self._drop_from_step(plan, room, victim)
+        return preempted
+
+    def _collect(
+        self,
+        trial: Room,
+        needed: Callable[[Room], int],
+        reclaimable: Iterable[tuple[int, GivesWay]],
+        victims: Iterable[int],
+    ) -> tuple[list[int], list[int]] | None:
+        """Let go of one after the other until it is enough: (reclaimed, preempted), or None."""
         reclaims: list[int] = []
         preempted: list[int] = []
-        for candidate, gives_way in self._reclaimable(row, plan):
+        for candidate, gives_way in reclaimable:
             lacking = needed(trial)
             if trial.enough(lacking):
                 break
@@ -229,24 +258,22 @@ class Scheduler:
                 break
             trial.let_go(candidate)
             preempted.append(candidate)
-        if not trial.enough(needed(trial)):
-            return []
-        room.become(trial)
-        plan.reclaims += reclaims
-        plan.victims += preempted
-        for victim in preempted:
-            self._drop_from_step(plan, room, victim)
-        return preempted
+        return (reclaims, preempted) if trial.enough(needed(trial)) else None
 
     def _reclaimable(self, row: int, plan: Plan) -> Iterator[tuple[int, GivesWay]]:
         """Who holds blocks without running, and when each must give them up to `row`.
 
         Parked sessions first, then waiting requests, the last in order first.
         """
-        lifecycle, view = self._lifecycle, self._lifecycle.view
-        for parked in lifecycle.parked:
-            if view.covered[parked] and parked not in plan.reclaims:
+        lifecycle = self._lifecycle
+        for parked in lifecycle.parked_blocks:
+            if parked not in plan.reclaims:
                 yield parked, must_reclaim_parked
+        yield from self._reclaimable_waiting(row, plan)
+
+    def _reclaimable_waiting(self, row: int, plan: Plan) -> Iterator[tuple[int, GivesWay]]:
+        """The resident waiting requests among them."""
+        lifecycle, view = self._lifecycle, self._lifecycle.view
         waiting = lifecycle.waiting.array
         if not waiting.size:
             return
@@ -268,14 +295,10 @@ class Scheduler:
         lifecycle, view = self._lifecycle, self._lifecycle.view
         places = self._most_running - len(lifecycle.running)
         works = starts_work(engine)
-        for row in lifecycle.waiting:
+        for row in self._admissible(plan, engine):
             resident = view.covered[row] > 0
             if row in plan.reclaims:
                 return  # it has just made room for somebody ahead of it
-            if not works and view.state[row] != PREEMPTED:
-                continue
-            if engine.pending_reset and not resident:
-                continue
             if not resident and in_flight(view.newest_step[row], engine.processed):
                 return
             if never_fits(
@@ -307,6 +330,24 @@ class Scheduler:
             if plan.stalled or plan.victims:
                 return
 
+    def _admissible(self, plan: Plan, engine: EngineFacts) -> Iterable[int]:
+        """The waiting requests that the mode and a pending reset let in, in the policy's order.
+
+        All that are held back at once: there may be thousands, and they stay for many steps.
+        """
+        waiting, view = self._lifecycle.waiting, self._lifecycle.view
+        if starts_work(engine) and not engine.pending_reset:
+            return waiting
+        rows = waiting.array
+        goes = np.ones(len(rows), dtype=np.bool_)
+        if not starts_work(engine):
+            goes &= view.state[rows] == PREEMPTED
+        if engine.pending_reset:
+            goes &= view.covered[rows] > 0
+        goes |= np.isin(rows, plan.reclaims)  # the queue ends with who has just made room
+        admissible: list[int] = rows[goes].tolist()
+        return admissible
+
     def _plan_load(
         self, plan: Plan, room: Room, row: int, hits: Int64Array, remote: RemotePrefix
     ) -> bool:
@@ -321,9 +362,8 @@ class Scheduler:
         if lacking > room.free:
             self._sacrifice(plan, room, row, needed, self._weaker(row, plan))
             lacking = needed(room)
-        # Loads take no place, so there may be many: those that run must still be able to grow.
-        spare = len(lifecycle.running) - len(plan.victims)
-        if lacking + spare > room.free:
+        running = len(lifecycle.running) - len(plan.victims)
+        if not leaves_room_to_grow(room.free, lacking, running):
             return False
         room.take(hits, fresh, lacking - reserve, reserve)
         assert not lifecycle.view.reserved[row]
@@ -360,15 +400,15 @@ class Scheduler:
         return -(-self._lifecycle.length(row) // self._lifecycle.block_size)
 
     def _weaker(self, row: int, plan: Plan) -> Iterator[int]:
-        """Who runs and may be preempted for a waiting request.
-
-        Of equal priority only those that cannot go on anyway: to throw away a younger request's
-        work for an older one's start gains nothing.
-        """
+        """Who runs and makes way for a waiting request, the last in order first."""
         view = self._lifecycle.view
+        order = int(view.priority[row]), int(view.arrival[row])
         for victim in self._behind(row, plan):
-            if victim not in plan.victims and (
-                victim in plan.stalled or view.priority[victim] > view.priority[row]
+            if victim not in plan.victims and makes_way_for_waiting(
+                int(view.priority[victim]),
+                int(view.arrival[victim]),
+                victim in plan.stalled,
+                *order,
             ):
                 yield victim
 

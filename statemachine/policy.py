@@ -27,6 +27,23 @@ def may_be_victim(
     return ahead(for_priority, for_arrival, priority, arrival)
 
 
+def makes_way_for_waiting(
+    priority: Number,
+    arrival: Number,
+    stalled: Number,
+    for_priority: Number,
+    for_arrival: Number,
+) -> Number:
+    """Whether a running request may be preempted for a waiting one that lacks blocks or a place.
+
+    Of equal priority only one that is stalled, short of blocks itself: to throw away a younger
+    request's work for an older one's start gains nothing.
+    """
+    return may_be_victim(priority, arrival, for_priority, for_arrival) & (
+        stalled | (priority > for_priority)
+    )
+
+
 def must_reclaim_parked(free: Number, needed: Number) -> Number:
     """Whether a parked session gives its blocks up for a request that lacks some: any request."""
     return free < needed
@@ -56,6 +73,14 @@ def must_reclaim_held_back(free: Number, needed: Number) -> Number:
 def enough(free: Number, promised: Number, needed: Number) -> Number:
     """Whether no further victim is needed: what STEP holds will give back counts."""
     return free + promised >= needed
+
+
+def leaves_room_to_grow(free: Number, needed: Number, running: Number) -> Number:
+    """Whether a load may take so many blocks: each running request can still grow by one.
+
+    Loads take no place, so there may be many of them.
+    """
+    return free >= needed + running
 
 
 def may_load(loads_failed: Number, loads_limit: Number) -> Number:

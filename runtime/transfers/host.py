@@ -89,11 +89,14 @@ class HostTier:
         self._call = call
 
     def lookup(self, keys: Sequence[bytes]) -> int:
-        """How many leading keys the tier can load at this moment. What is wanted is kept longer."""
+        """How many leading keys the tier can load at this moment. Changes nothing."""
         with self._lock:
-            found = self._index.leading(keys)
-            self._index.touch(keys[:found])
-            return found
+            return self._index.leading(keys)
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """These are of use: others go first."""
+        with self._lock:
+            self._index.touch(keys)
 
     def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
         """Queue a copy into the device blocks. Keys that are gone by now make it FAILED.

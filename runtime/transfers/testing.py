@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..protocols import Connector, Int32Array, KVStorage, SignalKind, TransferSignal
+from ..protocols import (
+    Connector,
+    Int32Array,
+    KVStorage,
+    SignalKind,
+    TouchedConnector,
+    TransferSignal,
+)
 
 
 class OnCancel(Enum):
@@ -102,6 +109,11 @@ class FaultyConnector:
     def lookup(self, keys: Sequence[bytes]) -> int:
         """What the tier underneath says."""
         return self.inner.lookup(keys)
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Told to the tier underneath, if it wants to know."""
+        if isinstance(self.inner, TouchedConnector):
+            self.inner.touch(keys)
 
     def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
         """Begin, or hold back, a copy into the device blocks. Raises OSError on command."""

@@ -22,7 +22,7 @@ MODULES = ("blocks", "reset", "policy")
 #: Parameters that are truth values, where they are no records.
 TRUTHS = frozenset(
     {"wanted", "fresh", "kept", "writes", "resident", "force", "tier_asked", "tier_cleared",
-     "wait_asked", "kind_is_load"}
+     "wait_asked", "kind_is_load", "stalled"}
 )  # fmt: skip
 
 

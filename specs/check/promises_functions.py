@@ -248,12 +248,18 @@ POLICY = (
         lambda x, s: _ahead(x.priority, x.arrival, x.other_priority, x.other_arrival),
     ),
     FunctionPromise("policy", "may_be_victim", lambda x, s: _for_ahead(x)),
+    FunctionPromise(
+        "policy",
+        "makes_way_for_waiting",
+        lambda x, s: both(_for_ahead(x), either(x.stalled, x.priority > x.for_priority)),
+    ),
     FunctionPromise("policy", "must_reclaim_parked", lambda x, s: x.free < x.needed),
     FunctionPromise(
         "policy", "must_reclaim_waiting", lambda x, s: both(x.free < x.needed, _for_ahead(x))
     ),
     FunctionPromise("policy", "must_reclaim_held_back", lambda x, s: x.free < x.needed),
     FunctionPromise("policy", "enough", lambda x, s: x.free + x.promised >= x.needed),
+    FunctionPromise("policy", "leaves_room_to_grow", lambda x, s: x.free - x.running >= x.needed),
     FunctionPromise("policy", "may_load", lambda x, s: x.loads_failed < x.loads_limit),
     FunctionPromise(
         "policy",

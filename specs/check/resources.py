@@ -72,6 +72,12 @@ def _order(p: Proofs) -> Iterator[Condition]:
             priority=who[0], arrival=who[1], for_priority=of[0], for_arrival=of[1],
         )  # fmt: skip
 
+    def for_who_waits(who: tuple[IntTerm, IntTerm], of: tuple[IntTerm, IntTerm]) -> BoolTerm:
+        return s.declared(
+            "policy", "makes_way_for_waiting", priority=who[0], arrival=who[1],
+            stalled=z3.Bool("stalled"), for_priority=of[0], for_arrival=of[1],
+        )  # fmt: skip
+
     for words, goal in (
         ("nobody is ahead of itself", no(ahead(one, one))),
         ("of two at most one is ahead", no(both(ahead(one, two), ahead(two, one)))),
@@ -85,6 +91,8 @@ def _order(p: Proofs) -> Iterator[Condition]:
         ("a victim falls only to who is ahead of it",
          same(victim(one, two), ahead(two, one))),
         ("two are never each other's victims", no(both(victim(one, two), victim(two, one)))),
+        ("a victim of who waits falls only to who is ahead of it",
+         implies(for_who_waits(one, two), victim(one, two))),
         ("who waits gives its blocks up exactly for who lacks some and is ahead of it",
          same(for_whom(one, two), both(s.ask.free < s.ask.fresh, ahead(two, one)))),
         ("a parked session gives its blocks up exactly for who lacks some",

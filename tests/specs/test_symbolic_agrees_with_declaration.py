@@ -81,8 +81,8 @@ LANES = [*functions_of(lanes), *functions_of(policy)]
 @pytest.mark.parametrize("function", LANES, ids=lambda each: each.__name__)
 def test_lanes_mean_the_same_on_ints_arrays_and_symbols(function: Callable[..., Any]) -> None:
     arguments = dict(arguments_of(function))
-    if "kind_is_load" in arguments:
-        arguments["kind_is_load"] = terms.variable("kind_is_load", "bool")
+    for name in {"kind_is_load", "stalled"} & arguments.keys():
+        arguments[name] = terms.variable(name, "bool")
     paths = execute(function, arguments)
     agree(paths)
     agree_on_arrays(paths)

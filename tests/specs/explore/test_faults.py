@@ -47,9 +47,9 @@ LONG = {
     "two requests are each other's victims": (
         Change("policy.py",
                "    return ahead(for_priority, for_arrival, priority, arrival)\n\n\n"
-               "def must_reclaim_parked",
+               "def makes_way_for_waiting",
                "    return ahead(for_priority, for_arrival, priority, arrival) "
-               "| (priority == for_priority)\n\n\ndef must_reclaim_parked"),
+               "| (priority == for_priority)\n\n\ndef makes_way_for_waiting"),
         POLICY, "P5 while requests wait or run, tokens are delivered or requests end", None,
     ),
     "admitted again under its old step": (
