@@ -282,7 +282,7 @@ class Clients:
         return self.lifecycle.row_of(request_id)
 
     def _is_parked(self, request: Request) -> bool:
-        return self.lifecycle.state_of(request.row) == WAITING_FOR_STREAMING_REQ
+        return bool(self.lifecycle.state_of(request.row) == WAITING_FOR_STREAMING_REQ)
 
     def _engine_takes(self, event: int) -> None:
         try:

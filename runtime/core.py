@@ -8,11 +8,17 @@ order its layers are to be read.
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 
 from ..statemachine.states import DRAINED, DRAINING, LIVE, SHUTDOWN
 from .answers import give
+from .api import EngineFailedError, RejectedCallError
+from .arguments import required, seconds
 from .pauses import Pauses
+
+_log = logging.getLogger(__name__)
 
 
 class EngineCore(Pauses):
@@ -20,14 +26,20 @@ class EngineCore(Pauses):
 
     _shutdown: Future[None] | None = None
     _drain_until: float = 0.0
+    #: When the requests were ended, and since then the device has only to answer.
+    _ended_at: float | None = None
 
     # --- shutdown -------------------------------------------------------------------------------
 
     def shutdown(self, drain: bool = True, timeout: float = 60.0) -> Future[None]:
         """Take nothing new; finish what is there, or end it. The future is done when stopped.
 
-        With `drain`, what is not finished after `timeout` seconds is aborted.
+        With `drain`, what is not finished after `timeout` seconds is aborted. Raises
+        RejectedCallError for a wrong flag or timeout, and from within an output.
         """
+        required(RejectedCallError, "drain", drain, bool)
+        timeout = seconds(RejectedCallError, "the timeout", timeout)
+        self._not_from_within()
         if self._shutdown is not None:
             if not drain:
                 self._end_all()
@@ -51,6 +63,8 @@ class EngineCore(Pauses):
 
     def _end_all(self) -> None:
         lifecycle = self.lifecycle
+        if self._ended_at is None:
+            self._ended_at = self.clock()
         for row in lifecycle.known_rows():
             if lifecycle.state_of(row) in LIVE:
                 self._requests[row].error = "the engine is shutting down"
@@ -66,17 +80,46 @@ class EngineCore(Pauses):
             return
         if lifecycle.live and self.clock() >= self._drain_until:
             self._end_all()
-        if lifecycle.live or lifecycle.in_flight:
+        if lifecycle.live:
+            return
+        if lifecycle.in_flight:
+            self._device_must_answer()
             return  # asked in every turn: the holds are counted only when nobody is left
         holds = lifecycle.holds_left()
         if holds or not lifecycle.engine_event(DRAINED, live=lifecycle.live, holds=holds).went:
             return
-        self.trace(None)
-        self.runner.close()
-        if self.transfers is not None:
-            self.transfers.close()
+        self.close()
         assert self._shutdown is not None
         give(self._shutdown, None)
+
+    def _device_must_answer(self) -> None:
+        """A drain waits for a launched step that nobody needs, but not for ever.
+
+        Its blocks cannot be given back while a device may touch them. Raises EngineFailedError.
+        """
+        now = self.clock()
+        if self._ended_at is None:
+            self._ended_at = now
+        silent = now - self._ended_at
+        if silent > self.config.watchdog:
+            step = self.lifecycle.steps_in_flight[0].step
+            error = EngineFailedError(f"the device has not answered step {step} for {silent:.0f} s")
+            self.fail_calls(error)
+            raise error
+
+    def close(self) -> None:
+        """End the trace, and stop the workers of runner and connector, whatever one of them raises.
+
+        Nothing runs afterwards: for who has drained the engine, or gives it up after a failure.
+        """
+        closing: list[Callable[[], None]] = [lambda: self.trace(None), self.runner.close]
+        if self.transfers is not None:
+            closing.append(self.transfers.close)
+        for close in closing:
+            try:
+                close()
+            except Exception:
+                _log.exception("something could not be closed")
 
     # --- what is due ----------------------------------------------------------------------------
 
@@ -93,10 +136,13 @@ class EngineCore(Pauses):
     def next_time(self) -> float | None:
         """Seconds until something is due, None when nothing is."""
         known = super().next_time()
+        if self._ended_at is not None and self.lifecycle.in_flight:
+            left = max(0.0, self._ended_at + self.config.watchdog - self.clock())
+            known = left if known is None else min(known, left)
         if self._waiting_reset is not None:
             left = max(0.0, self._waiting_reset.until - self.clock())
             known = left if known is None else min(known, left)
-        if self.lifecycle.mode == DRAINING:
+        if self.lifecycle.mode == DRAINING and self.lifecycle.live:
             left = max(0.0, self._drain_until - self.clock())
             known = left if known is None else min(known, left)
         return known

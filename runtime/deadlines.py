@@ -9,6 +9,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+#: Entries that may be left over, so that a few waits make no work.
+_SPARE = 16
+
 
 class PausableClock:
     """Seconds of a clock, without the time for which it stood still."""
@@ -38,13 +41,16 @@ class PausableClock:
 
 
 class Deadlines:
-    """(row, wait) pairs in the order in which their time is over.
+    """(row, wait) pairs in the order in which their time is over: one for a row, its latest.
 
-    `wait` numbers what the request waits for: a deadline of an earlier wait is passed over.
+    `wait` numbers what the request waits for: a row's earlier wait has no deadline any more. That
+    of a request which has ended meanwhile is passed over by whoever hears of it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._of_row: dict[int, tuple[float, int, int]] = {}
+        #: The same, and those that were replaced: they are left out once they are the greater part.
         self._heap: list[tuple[float, int, int]] = []
 
     def __len__(self) -> int:
@@ -52,7 +58,10 @@ class Deadlines:
 
     def add(self, seconds: float, row: int, wait: int) -> None:
         """From now on the request may wait that long."""
-        heapq.heappush(self._heap, (self._clock() + seconds, row, wait))
+        entry = self._of_row[row] = (self._clock() + seconds, row, wait)
+        heapq.heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._of_row) + _SPARE:
+            self._heap = sorted(self._of_row.values())  # a sorted list is a heap
 
     def due(self) -> list[tuple[int, int]]:
         """Those whose time is over, the longest overdue first; each is returned once."""
@@ -61,8 +70,11 @@ class Deadlines:
         now = self._clock()
         over = []
         while self._heap and self._heap[0][0] <= now:
-            _, row, wait = heapq.heappop(self._heap)
-            over.append((row, wait))
+            entry = heapq.heappop(self._heap)
+            _, row, wait = entry
+            if self._of_row.get(row) is entry:
+                del self._of_row[row]
+                over.append((row, wait))
         return over
 
     def next_in(self) -> float | None:

@@ -31,7 +31,7 @@ from .api import (
     RequestOutput,
     ResetResult,
 )
-from .arguments import required
+from .arguments import in_words, seconds
 from .core import EngineCore
 from .protocols import Connector, Int32Array, NotifyingConnector, Runner
 from .sampling_params import SamplingParams
@@ -86,6 +86,8 @@ class Engine:
             connector.on_signal(self._ring)
             self._poll = _POLL_IN_CASE
         self._failure: BaseException | None = None
+        #: What a client's call raised after it had changed something: the loop ends by it.
+        self._half_done: BaseException | None = None
         self._turned_at = time.monotonic()
         self._idle = min(_IDLE, config.watchdog / 2)
         self._thread = threading.Thread(target=self._run, name="kvproof-engine", daemon=True)
@@ -167,8 +169,10 @@ class Engine:
 
         reset_running_requests: preempt what runs and reclaim what is parked. reset_connector: clear
         its tier as well. wait: seconds for which a reset stays pending that is refused only by
-        what ends by itself. Raises InvalidWaitError, RejectedCallError.
+        what ends by itself. Raises InvalidWaitError, and RejectedCallError also from within an
+        output.
         """
+        self._may_wait("begin_reset")
         return self.begin_reset(reset_running_requests, reset_connector, wait).result()
 
     def begin_reset(
@@ -190,8 +194,10 @@ class Engine:
         """Stop stepping; waits until the pause is reached. Raises RejectedCallError.
 
         mode: what runs is ended ("abort"), finished ("wait") or kept ("keep"). clear_cache: forget
-        the cached prefixes before the pause counts as reached.
+        the cached prefixes before the pause counts as reached. From within an output it is
+        rejected: the pause cannot be reached before that returns.
         """
+        self._may_wait("begin_pause")
         return self.begin_pause(mode, clear_cache).result()
 
     def begin_pause(self, mode: str = "abort", clear_cache: bool = False) -> Future[CallResult]:
@@ -209,8 +215,10 @@ class Engine:
         """Give memory back; waits until it is. Raises RejectedCallError.
 
         level: 1 keeps a copy of the weights at hand, 2 only their file. mode: of the pause that
-        comes first. Falsy, with the holders, while a transfer has not ended.
+        comes first. Falsy, with the holders, while a transfer has not ended. Rejected from within
+        an output, as `pause` is.
         """
+        self._may_wait("begin_sleep")
         return self.begin_sleep(level, mode).result()
 
     def begin_sleep(self, level: int = 1, mode: str = "abort") -> Future[CallResult]:
@@ -239,14 +247,22 @@ class Engine:
     def shutdown(self, drain: bool = True, timeout: float = 60.0) -> None:
         """Finish what is there, or end it; waits until the loop's thread is gone.
 
-        With `drain`, what is not finished after `timeout` seconds is aborted. Raises
-        RejectedCallError for a timeout that is no number.
+        With `drain`, what is not finished after `timeout` seconds is aborted. A device that then
+        does not answer its last step for `config.watchdog` seconds is given up.
+
+        Raises RejectedCallError for a timeout that is no number of seconds, a drain that is no
+        bool, and from within an output; EngineFailedError when the device is given up.
         """
-        required(RejectedCallError, "the timeout", timeout, int, float)
+        seconds(RejectedCallError, "the timeout", timeout)
+        self._may_wait()
         try:
             stopped = self.call(lambda: self.core.shutdown(drain, timeout))
-        except (EngineClosedError, EngineFailedError):
+        except EngineClosedError:
             self._thread.join()
+            return
+        except EngineFailedError:
+            # Its thread still closes what it can; a device that never answers may keep it.
+            self._thread.join(self.config.watchdog)
             return
         stopped.result()
         self._thread.join()
@@ -266,13 +282,23 @@ class Engine:
         return self.call(lambda: self.core.request_info(request_id))
 
     def trace(self, path: str | Path | None) -> None:
-        """Append every transition from now on to a file, as JSON lines; None ends the trace."""
-        self.call(lambda: self.core.trace(path))
+        """Append every transition from now on to a file, as JSON lines; None ends the trace.
+
+        Waits for the reader of a named pipe. Raises OSError when the file cannot be opened,
+        RejectedCallError for what is no path.
+        """
+        writer = self.core.open_trace(path)  # here: a file may let the loop wait for ever
+        try:
+            self.call(lambda: self.core.trace_to(writer))
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
 
     def healthy(self) -> tuple[bool, str]:
         """Whether requests can be served, and if not, why. Never waits."""
         if self._failure is not None:
-            return False, f"the engine has failed: {self._failure}"
+            return False, f"the engine has failed: {in_words(self._failure)}"
         silent = time.monotonic() - self._turned_at
         if silent > self.config.watchdog and self._thread.is_alive():
             # Not even the watchdog is asked: the loop waits for a device that never answers.
@@ -285,10 +311,12 @@ class Engine:
         """Carry out a function on the loop's thread, between two steps, and return its result.
 
         Raises what it raises; EngineFailedError when the loop has failed, EngineClosedError when
-        it has stopped.
+        it has stopped. What is no EngineError and comes after a change, nobody can call harmless:
+        then the engine fails.
         """
         if threading.current_thread() is self._thread:
-            return function()
+            self._refuse_if_over()
+            return self._carry_out(function)
         answer: Future[T] = Future()
         with self._bell:
             self._refuse_if_over()
@@ -306,6 +334,28 @@ class Engine:
                 self._inbox.append((function, Future()))
                 self._bell.notify()
 
+    def _carry_out(self, function: Callable[[], T]) -> T:
+        """Call a client's function. What it raises is the client's, unless it was half done.
+
+        An EngineError says that nothing was changed; so does the count of moves, whatever the
+        error. Otherwise the error is kept, and the loop ends by it.
+        """
+        moves = self.core.lifecycle.moves
+        try:
+            return function()
+        except EngineError:
+            raise
+        except BaseException as error:
+            if self.core.lifecycle.moves != moves:
+                self._half_done = error
+            raise
+
+    def _may_wait(self, instead: str = "") -> None:
+        """Raise RejectedCallError on the loop's thread: who waits there waits for itself."""
+        if threading.current_thread() is self._thread:
+            other = f", or call {instead} and do not wait" if instead else ""
+            raise RejectedCallError(f"an output cannot wait: call from another thread{other}")
+
     def _ring(self) -> None:
         """A transfer has ended: the loop hears of it at once, or in its next turn."""
         with self._bell:
@@ -314,7 +364,7 @@ class Engine:
 
     def _refuse_if_over(self) -> None:
         if self._failure is not None:
-            raise EngineFailedError(str(self._failure)) from self._failure
+            raise EngineFailedError(in_words(self._failure)) from self._failure
         if self.core.lifecycle.mode == STOPPED:
             raise EngineClosedError("the engine has stopped")
 
@@ -336,6 +386,8 @@ class Engine:
         self._serve_clients()
         self._rung = False  # before the look: what comes later rings again
         core.tick()
+        if self._half_done is not None:  # by a call from within an output
+            raise self._half_done
         launched = core.launch_step()
         full = core.in_flight >= self.config.steps_in_flight
         if core.in_flight and (full or not launched):
@@ -353,12 +405,12 @@ class Engine:
             if not answer.set_running_or_notify_cancel():
                 continue
             try:
-                answer.set_result(function())
-            except (EngineError, OSError) as error:  # the caller's: nothing was changed
-                answer.set_exception(error)
+                answer.set_result(self._carry_out(function))
             except BaseException as error:
-                answer.set_exception(_failed(error))
-                raise
+                if self._half_done is not None:
+                    answer.set_exception(_failed(error))
+                    raise
+                answer.set_exception(error)
 
     def _wait(self) -> None:
         """Nothing to compute: sleep until a client calls or something is due."""
@@ -376,25 +428,18 @@ class Engine:
                 self._bell.wait(seconds)
 
     def _fail(self, error: BaseException) -> None:
+        why = f"the engine failed: {in_words(error)}"
         with self._bell:
             self._failure = error
         self._answer_the_rest(_failed(error))
         self.core.fail_calls(_failed(error))
         for request in self.core.requests():
-            output = RequestOutput(
-                request.id, finish_reason=FinishReason.ERROR, error=f"the engine failed: {error}"
-            )
+            output = RequestOutput(request.id, finish_reason=FinishReason.ERROR, error=why)
             try:
                 request.on_output(output)
             except BaseException:
                 _log.exception("on_output of %r failed", request.id)
-        try:
-            self.core.trace(None)
-            self.core.runner.close()
-            if self.core.transfers is not None:
-                self.core.transfers.close()
-        except Exception:
-            _log.exception("closing after a failure")
+        self.core.close()
 
     def _answer_the_rest(self, error: BaseException) -> None:
         while True:
@@ -406,6 +451,8 @@ class Engine:
 
 
 def _failed(error: BaseException) -> EngineFailedError:
-    failed = EngineFailedError(f"{type(error).__name__}: {error}")
+    if isinstance(error, EngineFailedError):
+        return error
+    failed = EngineFailedError(in_words(error))
     failed.__cause__ = error
     return failed

@@ -34,7 +34,7 @@ from ..statemachine.states import (
 )
 from .answers import answered, give
 from .api import CallResult, Holder, RejectedCallError
-from .arguments import required
+from .arguments import in_words, required
 from .outcome import Outcome
 from .resets import Resets
 
@@ -77,10 +77,10 @@ class Pauses(Resets):
                 waiting.clear_cache |= clear_cache
                 waiting.answers.append(future)
                 return future
-            ended = self._end_running(number)
-            self._waiting_pause = _WaitingPause(clear_cache, ended=ended, answers=[future])
-            self._look_at_pause()
+            self._begin_waiting(_WaitingPause(clear_cache, answers=[future]), number)
             return future
+        if clear_cache:
+            self._not_from_within()
         # Paused already, perhaps with requests kept: to abort them now is no less what was asked.
         ended = self._end_running(number)
         result = self._answer(True, _why(outcome), ended=tuple(ended))
@@ -89,6 +89,12 @@ class Pauses(Resets):
             if not cleared.success:
                 result = self._answer(False, "the cache is held", cleared.holders, tuple(ended))
         return answered(result)
+
+    def _begin_waiting(self, waiting: _WaitingPause, mode: int) -> None:
+        """The pause is under way. Its clients may call from what they are told of their end."""
+        self._waiting_pause = waiting
+        waiting.ended += self._end_running(mode)
+        self._look_at_pause()
 
     def _end_running(self, mode: int) -> list[str]:
         """In mode ABORT_ALL: abort what has begun. Returns the ids of those that were aborted."""
@@ -107,8 +113,8 @@ class Pauses(Resets):
     def _look_at_pause(self) -> None:
         """Whether the pause is reached; then the sleep that waits for it follows."""
         waiting = self._waiting_pause
-        if waiting is None:
-            return
+        if waiting is None or self._delivering:
+            return  # from within an output: the next look is soon enough
         lifecycle = self.lifecycle
         running = len(lifecycle.running) + sum(
             lifecycle.state_of(row) == PREEMPTED for row in lifecycle.waiting
@@ -154,6 +160,7 @@ class Pauses(Resets):
         """
         number = _known(mode, PAUSE_MODES, "mode")
         lifecycle = self.lifecycle
+        required(RejectedCallError, "the level", level, int)
         if level not in (1, 2):
             raise RejectedCallError(f"level {level}: the level is 1 or 2")
         if lifecycle.mode in (ACTIVE, PAUSED):
@@ -161,14 +168,16 @@ class Pauses(Resets):
             if refusal is not None:
                 return answered(refusal)
         if lifecycle.mode == PAUSED:
-            return answered(self._fall_asleep(level, tuple(self._end_running(number))))
+            ended = tuple(self._end_running(number))
+            if lifecycle.mode != PAUSED:  # by a client, from what it was told of its end
+                why = "it was resumed before it was reached"
+                return answered(self._answer(False, why, ended=ended, retryable=True))
+            return answered(self._fall_asleep(level, ended))
         outcome = self._called(SLEEP, level=level, pausing=number)
         if lifecycle.mode != PAUSING or not outcome.went:
             return answered(self._answer(outcome.answer == IGNORE, _why(outcome), retryable=True))
         future: Future[CallResult] = Future()
-        ended = self._end_running(number)
-        self._waiting_pause = _WaitingPause(False, level, ended, [future])
-        self._look_at_pause()
+        self._begin_waiting(_WaitingPause(False, level, answers=[future]), number)
         return future
 
     def _cannot_sleep(self) -> CallResult | None:
@@ -219,8 +228,12 @@ class Pauses(Resets):
         On an error it sleeps on as before. Raises RejectedCallError.
         """
         required(RejectedCallError, "tags", tags, Iterable)
+        try:
+            named = tuple(tags)
+        except Exception as error:
+            raise RejectedCallError(f"the tags cannot be read: {in_words(error)}") from error
         number = 0
-        for tag in tags:
+        for tag in named:
             number |= _known(tag, TAGS, "tag")
         lifecycle = self.lifecycle
         outcome = self._called(WAKE, tags=number)

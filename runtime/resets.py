@@ -14,7 +14,7 @@ from ..statemachine.reset import DONE, REFUSED, clears_tier, may_wait, outcome
 from ..statemachine.states import DRAINING, PREEMPTED, RESET_DECIDED, RESET_PENDING, STOPPED
 from .answers import answered, give
 from .api import Holder, InvalidWaitError, RejectedCallError, ResetResult
-from .arguments import required
+from .arguments import required, seconds
 from .observed import Observed
 
 
@@ -61,6 +61,7 @@ class Resets(Observed):
             raise InvalidWaitError(
                 f"wait {wait}: a reset may wait from 0 to {self.config.max_reset_wait:g} seconds"
             )
+        wait = seconds(InvalidWaitError, "wait", wait)
         if self.lifecycle.mode == STOPPED:
             raise RejectedCallError("the engine has stopped")
         now = self.clock()

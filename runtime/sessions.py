@@ -6,13 +6,17 @@ and stop conditions start afresh, its tokens go on.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from .api import FinishReason, RequestOutput, TokenLogprobs
+from .arguments import ends_the_program, in_words
 from .sampling_params import SamplingParams
+
+_log = logging.getLogger(__name__)
 
 
 class Text(Protocol):
@@ -60,9 +64,17 @@ class Request:
     wait: int = 0
 
     def begin_turn(
-        self, params: SamplingParams | None, prompt: int, delivered: int, model_length: int
+        self,
+        params: SamplingParams | None,
+        prompt: int,
+        delivered: int,
+        model_length: int,
+        text: Text | None = None,
     ) -> None:
-        """A turn starts after so many prompt and output tokens; None keeps the parameters."""
+        """A turn starts after so many prompt and output tokens; None keeps the parameters.
+
+        text: made for its parameters, unless the request has none.
+        """
         length = prompt + delivered
         self.prompt_tokens = prompt
         if params is not None:
@@ -74,7 +86,8 @@ class Request:
         self.stops = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.stops |= self.eos
-        self.text = self.new_text(params) if self.new_text is not None else None
+        self.text = text
+        self.piece = ""
         self.stop_reason = None
         self.bound = False
 
@@ -85,7 +98,7 @@ class Request:
         """
         text = self.text
         if text is not None:
-            self.piece = text.push((token,))
+            self.piece = _string(text.push((token,)))
             if text.stopped_by is not None:
                 self.stop_reason = text.stopped_by
                 return True
@@ -93,6 +106,16 @@ class Request:
             self.stop_reason = None if token in self.eos else token
             return True
         return False
+
+    def _without_its_text(
+        self, error: BaseException, finish_reason: FinishReason
+    ) -> FinishReason | None:
+        """What is told instead of that reason, when the rest of the text could not be made."""
+        _log.error("the text of %r failed", self.id, exc_info=error)
+        if finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+            return finish_reason  # the client has given up, or is told of an earlier error
+        self.error = f"its text could not be made: {in_words(error)}"
+        return None if finish_reason is FinishReason.TURN else FinishReason.ERROR
 
     def output(
         self,
@@ -103,13 +126,20 @@ class Request:
     ) -> RequestOutput:
         """What the client is told now, with a sequence of `length` tokens.
 
-        The text that was held back comes with the turn's end.
+        The text that was held back comes with the turn's end. Should it fail, that is an error:
+        the output says so, and of a session that goes on, `error` is set and the turn's end is
+        not told.
         """
         text = ""
         if self.text is not None:
             text, self.piece = self.piece, ""
             if finish_reason is not None:
-                text += self.text.finish()
+                try:
+                    text += _string(self.text.finish())
+                except BaseException as error:
+                    if ends_the_program(error):
+                        raise
+                    finish_reason = self._without_its_text(error, finish_reason)
         # Past the named tuple's own constructor, which takes half as long again: one is made for
         # every request in every step.
         return tuple.__new__(
@@ -128,3 +158,10 @@ class Request:
                 self.turn,
             ),
         )
+
+
+def _string(text: str) -> str:
+    """The text, if it is one. Raises TypeError: it may come from a client's own class."""
+    if isinstance(text, str):
+        return text
+    raise TypeError(f"a text gave {type(text).__name__}, not str")

@@ -16,12 +16,13 @@ from ..statemachine.states import (
     FINISHED_STOPPED,
     WAITING_FOR_REMOTE_KVS,
 )
-from .api import RejectedCallError, TokenLogprobs
+from .api import TokenLogprobs
+from .arguments import ends_the_program, in_words
 from .batch import BatchBuilder
 from .clients import Clients
 from .columns import Int64Array, every
 from .lifecycle import LaunchedStep, Lifecycle, Settled, Stop
-from .protocols import Int32Array, RunnerError, StepResult
+from .protocols import Int32Array, RunnerError, StepBatch, StepResult
 from .scheduler import Scheduler
 from .sessions import Request
 from .steps import counts_for
@@ -52,10 +53,10 @@ class Stepping(Clients):
         self._longest = min(
             config.max_model_len, capacity(config.num_blocks, config.block_size) + 1
         )
-        self._text_failed: list[int] = []
-        self._delivering = False
         #: Steps whose launch failed: no result will come from the runner.
         self._broken: dict[int, Exception] = {}
+        #: By step, the rows that it was launched without, because they could not be bound.
+        self._unbound: dict[int, dict[int, Exception]] = {}
         self._preemptions = 0
         self._generation_tokens = 0
         self._prefix_queries = 0
@@ -69,9 +70,14 @@ class Stepping(Clients):
         return self.lifecycle.in_flight
 
     def launch_step(self) -> bool:
-        """Plan the next step and launch it. False when there is nothing to launch now."""
+        """Plan the next step and launch it. False when there is nothing to launch now.
+
+        Raises RejectedCallError from within an output: what the present step delivered is not
+        dealt with yet.
+        """
+        self._not_from_within()
         lifecycle = self.lifecycle
-        if lifecycle.in_flight >= self.config.steps_in_flight or self._broken:
+        if lifecycle.in_flight >= self.config.steps_in_flight or self._broken or self._unbound:
             return False
         if not len(lifecycle.running) and not len(lifecycle.waiting):
             return False
@@ -90,11 +96,18 @@ class Stepping(Clients):
             self._began_loading(load.row)
         launched = done.launched
         if launched is not None:
+            unbound: dict[int, Exception] = {}
             for admission in done.admitted:
-                self._bind(admission.row)
+                self._bind(admission.row, unbound)
             batch = self._batches.build(launched)
+            if unbound:
+                self._unbound[launched.step] = unbound
+                batch = _without(batch, unbound)
             try:
-                self.runner.launch(batch)
+                if not unbound or len(batch.rows):
+                    self.runner.launch(batch)
+                else:
+                    self._broken[launched.step] = RunnerError("none of its rows could be bound")
             except Exception as error:
                 _log.exception("step %d could not be launched", launched.step)
                 self._broken[launched.step] = error
@@ -119,15 +132,20 @@ class Stepping(Clients):
             request.wait = next(self._waits)
             self._load_deadlines.add(self.config.load_deadline, row, request.wait)
 
-    def _bind(self, row: int) -> None:
-        """The runner learns what the present turn starts from."""
+    def _bind(self, row: int, unbound: dict[int, Exception]) -> None:
+        """The runner learns what the present turn starts from; should it fail, say so there."""
         request = self._requests[row]
         if not request.bound:
             view = self.lifecycle.view
             outputs = int(view.delivered[row] - view.turn_start[row])
             tokens = self.lifecycle.sequence(row).copy()
-            self.runner.bind(row, request.params, tokens, outputs)
-            request.bound = True
+            try:
+                self.runner.bind(row, request.params, tokens, outputs)
+            except Exception as error:
+                _log.exception("%r could not be bound", request.id)
+                unbound[row] = error
+            else:
+                request.bound = True
 
     def finish_step(self, timeout: float | None = None) -> bool:
         """Collect the oldest launched step and process it. False when none is in flight.
@@ -135,8 +153,7 @@ class Stepping(Clients):
         Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError, and
         RejectedCallError from within an output: a later step's would overtake it.
         """
-        if self._delivering:
-            raise RejectedCallError("outputs are being delivered: call from another thread")
+        self._not_from_within()
         steps = self.lifecycle.steps_in_flight
         if not steps:
             return False
@@ -146,19 +163,22 @@ class Stepping(Clients):
         if broken is None:
             try:
                 result = self._read(self.runner.collect(launched.step, timeout), launched)
-            except TimeoutError:
-                raise
             except Exception as error:
+                if isinstance(error, TimeoutError) and timeout is not None:
+                    raise
                 _log.exception("step %d failed", launched.step)
                 broken = error
+        unbound = self._unbound.pop(launched.step, None)
         if broken is not None:
             rows = launched.rows.astype(np.int32)
             result = StepResult(
                 launched.step,
                 rows,
                 np.full(len(rows), -1, dtype=np.int32),
-                dict.fromkeys(rows.tolist(), broken),
+                dict.fromkeys(rows.tolist(), broken) | (unbound or {}),
             )
+        elif unbound:
+            result = result._replace(errors={**result.errors, **unbound})
         self._settle(result)
         return True
 
@@ -167,6 +187,12 @@ class Stepping(Clients):
         wrong = _what_is_wrong(result, launched)
         if wrong:
             raise RunnerError(f"step {launched.step}: {wrong}")
+        if result.errors:
+            errors = {int(row): error for row, error in result.errors.items()}
+            result = result._replace(errors=errors)
+        if type(result.logprobs) not in _MAPPINGS:
+            # A class of the runner's own: what it raises is raised here, and not half way.
+            result = result._replace(logprobs=dict(result.logprobs))
         if not self._batches.in_order(result.rows, launched):
             result = _by_row(result, launched)
         if not every(result.sampled >= 0):
@@ -183,11 +209,14 @@ class Stepping(Clients):
         for row, error in result.errors.items():
             request = self._requests.get(row)
             if request is not None and lifecycle.state_of(row) not in FINISHED:
-                request.error = f"{type(error).__name__}: {error}"
+                request.error = in_words(error)
         settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
         self._deliver(settled, result.logprobs)
         while self._text_failed:
-            lifecycle.error(self._text_failed.pop())
+            request = self._text_failed.pop()
+            # Unless a client has ended it from within an output, and its row may be another's.
+            if self._requests.get(request.row) is request:
+                lifecycle.error(request.row)
         if lifecycle.finished:
             self._sweep()
         self.check()
@@ -199,11 +228,8 @@ class Stepping(Clients):
         requests = self._requests
         # What a client does from within its output may end another one, and give its row away.
         told = [requests[row] for row in settled.rows.tolist()]
-        self._delivering = True
-        try:
+        with self._telling():
             self._tell_each(told, settled, stopped, logprobs)
-        finally:
-            self._delivering = False
 
     def _tell_each(
         self,
@@ -225,13 +251,16 @@ class Stepping(Clients):
                 found = (logprobs[row],)
             output = request.output((token,), length, reason, found)
             if reason is not None:
-                self._after_turn(request)
+                if output.finish_reason is None:  # the rest of its text could not be made
+                    self._text_failed.append(request)
+                else:
+                    self._after_turn(request)
             try:
                 request.on_output(output)
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
+            except BaseException as error:
                 # The client's own fault must not end the others; as in `_tell`.
+                if ends_the_program(error):
+                    raise
                 _log.exception("on_output of %r failed", request.id)
 
     def _judge(
@@ -247,10 +276,11 @@ class Stepping(Clients):
             request = requests[row]
             try:
                 stops = request.stops_at(token, length)
-            except Exception as error:
+            except BaseException as error:
+                if ends_the_program(error):
+                    raise
                 _log.exception("the text of %r failed", request.id)
-                request.error = f"its text could not be made: {error}"
-                self._text_failed.append(row)
+                self._text_fails(request, f"its text could not be made: {in_words(error)}")
                 continue
             if stops:
                 yield Stop(row, FINISHED_STOPPED, at_limit=length >= hard)
@@ -289,6 +319,19 @@ def _what_is_wrong(result: Any, launched: LaunchedStep) -> str:
         if strangers:
             return f"an error of row {strangers.pop()!r}, which the step does not have"
     return ""
+
+
+def _without(batch: StepBatch, rows: Iterable[int]) -> StepBatch:
+    """The batch without these rows."""
+    kept = ~np.isin(batch.rows, list(rows))
+    return batch._replace(
+        rows=batch.rows[kept],
+        starts=batch.starts[kept],
+        counts=batch.counts[kept],
+        tokens=batch.tokens[np.repeat(kept, batch.counts)],
+        tables=batch.tables[kept],
+        samples=batch.samples[kept],
+    )
 
 
 def _by_row(result: StepResult, launched: LaunchedStep) -> StepResult:

@@ -15,14 +15,18 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Compares the lifecycle's count of moves over time."""
+    """Compares what the lifecycle has got done over time.
+
+    Not its count of all transitions: clients who come, go and ask while a step hangs raise that.
+    """
 
     def __init__(self, lifecycle: Lifecycle, patience: float, clock: Callable[[], float]) -> None:
         """`patience`: seconds for which work may stand still."""
         self._lifecycle = lifecycle
         self._patience = patience
         self._clock = clock
-        self._moves = -1
+        self._progress = -1
+        self._worked = False  # at the last look there was work
         self._since = clock()
         self._tripped = False
         self.trips = 0
@@ -35,9 +39,13 @@ class Watchdog:
 
     def look(self) -> None:
         """To be called at least once between two steps."""
-        lifecycle = self._lifecycle
-        if lifecycle.moves != self._moves or not self._work_exists():
-            self._moves = lifecycle.moves
+        progress = self._lifecycle.progress
+        moved = progress != self._progress
+        # While steps follow one another, whether the engine lets them need not be asked.
+        works = self._work_is_left() if moved else self._work_exists()
+        # Work that has come since the last look has not stood still before it came.
+        if moved or not works or not self._worked:
+            self._progress = progress
             self._since = self._clock()
             self._tripped = False
             self.report = ""
@@ -46,14 +54,21 @@ class Watchdog:
             self.trips += 1
             self.report = self._describe()
             _log.error("%s", self.report)
+        self._worked = works
+
+    def _work_is_left(self) -> bool:
+        """Whether anything is to be done that needs no client."""
+        lifecycle = self._lifecycle
+        if lifecycle.in_flight or lifecycle.loading_rows:
+            return True
+        return len(lifecycle.running) + len(lifecycle.waiting) > 0
 
     def _work_exists(self) -> bool:
         """Whether anything should move without a client's help."""
         lifecycle = self._lifecycle
         if lifecycle.in_flight or lifecycle.loading_rows:
             return True
-        waiting = len(lifecycle.running) + len(lifecycle.waiting) > 0
-        return waiting and bool(finishes_work(lifecycle.engine))
+        return self._work_is_left() and bool(finishes_work(lifecycle.engine))
 
     def _describe(self) -> str:
         lifecycle = self._lifecycle

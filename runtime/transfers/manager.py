@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import heapq
 import logging
+import operator
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...statemachine.policy import may_load
 from ...statemachine.states import (
@@ -46,6 +47,9 @@ _EVENTS = {
     SignalKind.FENCED: FENCE,
     SignalKind.UNCONFIRMED: GIVE_UP,
 }
+
+#: Leases of transfers that have ended, before they are left out.
+_SPARE_LEASES = 64
 
 T = TypeVar("T")
 
@@ -111,7 +115,7 @@ class TransferManager:
         if number:
             return RemotePrefix(number, blocks=tuple(shared))
         keys = lifecycle.keys(row, most)[hits:most]
-        found = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        found = self._lookup(keys)
         return RemotePrefix(0, keys=tuple(keys[:found])) if found > 0 else None
 
     def admit(self, row: int, hits: Blocks, remote: RemotePrefix, reserve: int) -> Outcome:
@@ -153,9 +157,16 @@ class TransferManager:
 
     def hear(self) -> None:
         """What the connector says goes to the lifecycle, in its order."""
-        nothing: Sequence[TransferSignal] = ()
-        for signal in self._ask("poll", self.connector.poll, nothing):
-            self._hear(signal)
+        said: list[Any] = []
+        # Read into a list: what is said before it raises is heard.
+        self._ask("poll", lambda: said.extend(self.connector.poll()), None)
+        for signal in said:
+            try:
+                heard = _checked(signal)
+            except Exception:
+                self._failed("signal")
+            else:
+                self._hear(heard)
 
     def end_leases(self) -> None:
         """Cancel what has taken too long; give up what was cancelled and is not answered."""
@@ -206,7 +217,7 @@ class TransferManager:
 
     def reset_tier(self) -> bool:
         """Clear the connector's tier. False, and the tier unchanged, when it cannot."""
-        return self._ask("reset", self.connector.reset, False)
+        return self._ask("reset", lambda: bool(self.connector.reset()), False)
 
     @property
     def waiting_to_store(self) -> int:
@@ -238,6 +249,11 @@ class TransferManager:
 
     def _lease(self, number: int, seconds: float) -> None:
         heapq.heappush(self._leases, (self._clock() + seconds, number))
+        if len(self._leases) > 2 * self._lifecycle.open_count + _SPARE_LEASES:
+            # Most are of transfers that have ended: a lease may be as long as it likes.
+            known = {record.number for record in self._lifecycle.open_transfers()}
+            self._leases = [lease for lease in self._leases if lease[1] in known]
+            heapq.heapify(self._leases)
 
     def _cancelled(self, record: TransferRecord) -> None:
         """The declaration says that its worker is asked to stop: ask it."""
@@ -251,8 +267,10 @@ class TransferManager:
         if record is not None and signal.kind is SignalKind.UNCONFIRMED:
             self._give_up(record)
             return
+        most = 0 if record is None else len(record.blocks)
+        valid_blocks = min(max(signal.valid_blocks, 0), most)
         outcome = self._lifecycle.transfer(
-            signal.transfer, _EVENTS[signal.kind], valid_blocks=signal.valid_blocks
+            signal.transfer, _EVENTS[signal.kind], valid_blocks=valid_blocks
         )
         if record is None or not outcome.went:
             return
@@ -260,7 +278,7 @@ class TransferManager:
         if signal.kind is SignalKind.LANDED:
             copied = len(record.blocks)
         elif signal.kind is SignalKind.FAILED and is_load:
-            copied = min(max(signal.valid_blocks, 0), len(record.blocks))
+            copied = valid_blocks
         if is_load:
             self.loaded_bytes += copied * self._bytes_per_block
         else:
@@ -302,11 +320,16 @@ class TransferManager:
 
     def _wanted(self, keys: Sequence[bytes]) -> int:
         """How many leading keys the tier has: what is in use on the device, it keeps longer."""
-        found = self._ask("lookup", lambda: self.connector.lookup(keys), 0)
+        found = self._lookup(keys)
         if found > 0 and self._touch is not None:
             touch = self._touch
             self._ask("touch", lambda: touch(keys[:found]), None)
         return found
+
+    def _lookup(self, keys: Sequence[bytes]) -> int:
+        """How many leading keys the tier has: none when its answer is no such number."""
+        found = self._ask("lookup", lambda: operator.index(self.connector.lookup(keys)), 0)
+        return min(max(found, 0), len(keys))
 
     def _ask(self, name: str, call: Callable[[], T], otherwise: T) -> T:
         try:
@@ -321,3 +344,13 @@ class TransferManager:
         count = self.errors[call]
         if count & (count - 1) == 0:
             _log.exception("the connector's %s has failed %d times", call, count)
+
+
+def _checked(signal: Any) -> TransferSignal:
+    """A connector's word, if it is one. Raises TypeError: the transfer's lease sees to the rest."""
+    if not isinstance(signal, TransferSignal) or not isinstance(signal.kind, SignalKind):
+        raise TypeError(f"{signal!r} is no TransferSignal with a SignalKind")
+    number, valid = operator.index(signal.transfer), operator.index(signal.valid_blocks)
+    if isinstance(signal.transfer, bool) or number >> 63:
+        raise TypeError(f"{signal!r} has no number that a transfer can have")
+    return TransferSignal(number, signal.kind, valid)

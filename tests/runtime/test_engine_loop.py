@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator
@@ -166,8 +167,9 @@ def test_a_loop_that_fails_tells_everybody_who_waits() -> None:
     def break_it() -> None:
         raise RuntimeError("a fault of ours")
 
-    with pytest.raises(EngineFailedError, match="a fault of ours"):
-        fixture.engine.call(break_it)
+    fixture.engine.core.tick = break_it  # type: ignore[method-assign]
+    with contextlib.suppress(EngineFailedError):
+        fixture.engine.stats()  # wakes the loop, and may still be answered
     with pytest.raises(EngineFailedError):
         reset.result(PATIENCE)
     output = fixture.outputs.get(timeout=PATIENCE)
@@ -177,8 +179,61 @@ def test_a_loop_that_fails_tells_everybody_who_waits() -> None:
     healthy, why = fixture.engine.healthy()
     assert not healthy
     assert "a fault of ours" in why
-    with pytest.raises(EngineFailedError):
+    with pytest.raises(EngineFailedError, match="a fault of ours"):
         fixture.engine.stats()
+    fixture.engine.shutdown()
+
+
+def test_what_a_call_raises_is_its_callers_unless_it_had_changed_something(loop: Fixture) -> None:
+    """Nobody can say what is half done of a call that stops in the middle."""
+    loop.add("a", [1] * 5, 50)
+    with pytest.raises(ZeroDivisionError):
+        loop.engine.call(lambda: 1 / 0)
+    assert loop.hear("a")["a"] == expected_tokens([1] * 5, 50)
+    with pytest.raises(EngineFailedError, match="ZeroDivisionError"):
+        loop.engine.call(lambda: (loop.engine.core.pause("keep"), 1 / 0))
+    assert "ZeroDivisionError" in loop.engine.healthy()[1]
+
+
+def test_a_call_from_within_an_output_that_stops_in_the_middle_fails_the_engine() -> None:
+    fixture = Fixture()
+    fixture.engine.pause("keep")
+
+    def on_output(output: RequestOutput) -> None:
+        fixture.outputs.put(output)
+        fixture.engine.call(lambda: (fixture.engine.core.abort("b"), 1 / 0))
+
+    fixture.engine.add_request("a", [1] * 5, greedy(50), on_output=on_output)
+    fixture.add("b", [2] * 5, 50)
+    fixture.engine.resume()
+    while True:
+        output = fixture.outputs.get(timeout=PATIENCE)
+        if output.request_id == "a" and output.finish_reason is not None:
+            break
+    assert "the engine failed: ZeroDivisionError" in str(output.error)
+    fixture.engine.shutdown()
+
+
+def test_an_error_that_has_no_text_is_told_like_any_other() -> None:
+    class Mute(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    fixture = Fixture()
+    fixture.add("a", [1] * 5, 60)
+    fixture.engine.pause("keep")
+
+    def break_it() -> None:
+        raise Mute
+
+    fixture.engine.core.tick = break_it  # type: ignore[method-assign]
+    with contextlib.suppress(EngineFailedError):
+        fixture.engine.stats()
+    output = fixture.outputs.get(timeout=PATIENCE)
+    while output.finish_reason is None:
+        output = fixture.outputs.get(timeout=PATIENCE)
+    assert "Mute, which cannot be put into words" in str(output.error)
+    assert "Mute" in fixture.engine.healthy()[1]
     fixture.engine.shutdown()
 
 

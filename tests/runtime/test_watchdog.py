@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .harness import Bench
 
 
@@ -52,3 +54,54 @@ def test_an_engine_with_nothing_to_do_or_paused_is_not_stuck() -> None:
     bench.now = 900.0
     bench.turn(2)
     assert bench.core.healthy()[0], "paused"
+
+
+@pytest.mark.parametrize("call", ["add", "abort", "chunk", "pause"])
+def test_clients_who_call_while_a_step_hangs_do_not_silence_it(call: str) -> None:
+    bench = Bench(watchdog=60.0, max_num_seqs=1, max_model_len=256)
+    bench.add("s", 4, 1, resumable=True)
+    bench.run(lambda: bool(bench.lifecycle.parked))
+    bench.add("a", 5, 9)
+    bench.core.tick()
+    bench.core.launch_step()
+    bench.core.tick()
+    for number in range(20):
+        bench.now += 30.0
+        if call == "add":
+            bench.add(f"w{number}", 1)
+        elif call == "abort":
+            bench.add(f"w{number}", 1)
+            bench.core.abort(f"w{number}")
+        elif call == "chunk":
+            bench.core.add_chunk("s", [1])
+        elif call == "pause":
+            bench.core.pause("keep")
+            bench.core.resume()
+        bench.core.tick()
+    assert bench.core.stats().watchdog_trips == 1
+    assert bench.core.stats().stuck_for == 600.0
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_resets_do_not_silence_it_while_nobody_launches(force: bool) -> None:
+    """Refused or done, a reset moves no work: the request waits for a step that never comes."""
+    bench = Bench(watchdog=60.0)
+    bench.add("a", 5, 9)
+    for _ in range(20):
+        bench.core.tick()
+        bench.now += 30.0
+        bench.core.reset_prefix_cache(force)
+    assert bench.core.stats().watchdog_trips == 1
+    assert not bench.core.healthy()[0]
+
+
+def test_work_that_comes_after_a_long_idle_time_has_not_stood_still() -> None:
+    """A core that nobody drives while it is idle: its first look is after the request came."""
+    bench = Bench(watchdog=60.0)
+    bench.add("a", 5, 2)
+    bench.run()
+    bench.core.tick()
+    bench.now = 1000.0
+    bench.add("b", 5, 2)
+    bench.core.tick()
+    assert bench.core.healthy() == (True, "")
