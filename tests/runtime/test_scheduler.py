@@ -148,6 +148,25 @@ def test_one_short_block_costs_one_victim(depth: int) -> None:
         bench.assert_undisturbed("abc"[number], [10 + number] * length, 5)
 
 
+def test_one_short_block_costs_one_victim_whose_blocks_a_launched_step_still_touches() -> None:
+    """With two steps in flight nothing is free yet when the victim lets go, and it is enough."""
+    bench = Bench(blocks=6, max_num_seqs=3, steps_in_flight=2)
+    for name, length, tokens in (("a", 7, 5), ("b", 5, 3), ("c", 5, 3)):
+        bench.add(name, length, tokens)
+    core = bench.core
+    while not core.stats().preemptions:
+        core.tick()
+        launched = core.launch_step()
+        if not core.stats().preemptions and (core.in_flight == 2 or not launched):
+            core.finish_step()
+    assert bench.free == 0, "what the victim held is still to come"
+    assert core.stats().holds["STEP"] == 1
+    bench.run()
+    assert bench.core.stats().preemptions == 1
+    for number, (length, tokens) in enumerate(((7, 5), (5, 3), (5, 3))):
+        bench.assert_undisturbed("abc"[number], [10 + number] * length, tokens)
+
+
 def test_the_last_in_order_is_the_victim_and_comes_back_with_its_output() -> None:
     bench = Bench(blocks=6, max_num_seqs=3)
     for name in "abc":

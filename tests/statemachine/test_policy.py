@@ -58,6 +58,24 @@ def test_a_waiting_request_that_the_mode_holds_back_gives_way_to_any() -> None:
     assert not policy.must_reclaim_held_back(free=2, needed=2)
 
 
+def test_a_running_request_makes_way_for_a_waiting_one_that_is_ahead_and_more_urgent() -> None:
+    for a, b in PAIRS:
+        more_urgent = b[0] < a[0]
+        assert policy.makes_way_for_waiting(*a, False, *b) == more_urgent
+        assert more_urgent <= policy.may_be_victim(*a, *b)
+
+
+def test_among_equals_only_a_stalled_request_makes_way_for_an_older_one_that_waits() -> None:
+    for a, b in PAIRS:
+        assert policy.makes_way_for_waiting(*a, True, *b) == policy.may_be_victim(*a, *b)
+
+
+def test_a_load_leaves_a_block_to_each_request_that_runs() -> None:
+    assert policy.leaves_room_to_grow(free=5, needed=3, running=2)
+    assert not policy.leaves_room_to_grow(free=5, needed=3, running=3)
+    assert not policy.leaves_room_to_grow(free=2, needed=3, running=0)
+
+
 def test_blocks_promised_by_launched_steps_spare_a_second_victim() -> None:
     assert not policy.enough(free=1, promised=0, needed=3)
     assert policy.enough(free=1, promised=2, needed=3)
@@ -96,6 +114,12 @@ def test_the_choices_are_the_same_for_arrays_as_for_numbers() -> None:
     assert policy.must_reclaim_waiting(0, 1, *columns).tolist() == [
         policy.must_reclaim_waiting(0, 1, *a, *b) for a, b in PAIRS
     ]
+    stalled = np.arange(len(PAIRS)) % 2 == 0
+    assert policy.makes_way_for_waiting(*columns[:2], stalled, *columns[2:]).tolist() == [
+        policy.makes_way_for_waiting(*a, bool(s), *b)
+        for (a, b), s in zip(PAIRS, stalled, strict=True)
+    ]
     free = np.arange(6)
+    assert policy.leaves_room_to_grow(free, 2, 1).tolist() == [n >= 3 for n in range(6)]
     assert policy.enough(free, 1, 3).tolist() == [policy.enough(n, 1, 3) for n in range(6)]
     assert policy.never_fits(free, 2, 1, 3).tolist() == [n > 3 for n in range(6)]

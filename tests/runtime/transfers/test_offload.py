@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from kvproof.runtime.api import FinishReason
-from kvproof.runtime.transfers import Fault
+from kvproof.runtime.transfers import Fault, HostTier
 
+from ..test_scheduler import picture
 from .engine_harness import SIZE, EngineHarness
 
 Engine = Callable[..., EngineHarness]
@@ -214,3 +215,69 @@ def test_a_connector_that_raises_everywhere_costs_no_answer(
     assert (result.success, result.tiers, result.retryable) == (False, ("device",), True)
     h.turn()
     h.assert_nothing_is_held()
+
+
+def everything_of(h: EngineHarness) -> tuple[object, ...]:
+    """All that a plan could change, on the device and in the tier."""
+    index = h.tier._index
+    return (
+        picture(h.core.lifecycle),
+        [(key, entry.slot, entry.pins) for key, entry in index._entries.items()],
+        index.free,
+        h.tier.stats(),
+        h.core.transfers.waiting_to_store,  # type: ignore[union-attr]
+    )
+
+
+def plans_change_nothing(h: EngineHarness) -> None:
+    """Plans before each turn, with prefixes in the tier, loads under way and blocks short."""
+    for first in (10, 30, 50):
+        h.only_in_tier(f"first {first}", range(first, first + 12))
+    for first in (10, 50, 30, 10, 200, 220):
+        h.add(f"{len(h.told)}", [*range(first, first + 12), len(h.told)], 6)
+    while h.core.lifecycle.live:
+        before = everything_of(h)
+        h.core.scheduler.plan(64)
+        assert everything_of(h) == before
+        h.turn()
+    assert h.core.stats().tier_loaded_bytes > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_plan_changes_nothing_in_the_tier_either(engine: Engine, depth: int) -> None:
+    plans_change_nothing(engine(blocks=12, steps_in_flight=depth))
+
+
+def test_a_look_up_that_notes_its_use_shows(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = HostTier.lookup
+
+    def lookup_and_touch(tier: HostTier, keys: Sequence[bytes]) -> int:
+        found = lookup(tier, keys)
+        tier.touch(keys[:found])
+        return found
+
+    monkeypatch.setattr(HostTier, "lookup", lookup_and_touch)
+    with pytest.raises(AssertionError):
+        plans_change_nothing(engine(blocks=12))
+
+
+def test_what_is_hit_on_the_device_outlives_other_things_in_the_tier(engine: Engine) -> None:
+    h = engine(blocks=16, tier_blocks=6)
+    for name, prompt in (("hot", PROMPT), ("cold", OTHER[:12])):
+        h.add(name, prompt, 1)
+        h.finish(name)
+        h.settle()
+    assert h.tier.stats().blocks == 6
+    h.add("hits", LONGER, 1)  # by itself it stores nothing: its prefix is in the tier
+    h.finish("hits")
+    h.settle()
+    h.add("new", range(200, 212), 1)  # three blocks, for which three others have to go
+    h.finish("new")
+    h.settle()
+    assert h.core.reset_prefix_cache(reset_running_requests=True).result(0)
+    before = h.core.stats().tier_loaded_bytes
+    h.add("hot again", LONGER, 1)
+    h.finish("hot again")
+    assert h.core.stats().tier_loaded_bytes - before == 3 * h.runner.kv.bytes_per_block
