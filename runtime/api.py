@@ -8,7 +8,7 @@ an exception is for a caller who is wrong, or for a fault of ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -40,8 +40,9 @@ class EngineClosedError(EngineError):
 class RejectedCallError(EngineError):
     """A call that the engine's mode does not allow, or whose mode, level or tag it does not know.
 
-    Pause, resume, sleep, wake, weights_changed; a reset of an engine that has stopped; and a step
-    that is asked for from within an output.
+    Pause, resume, sleep, wake, weights_changed, shutdown, trace; a reset of an engine that has
+    stopped; and what cannot be done from within an output: a step, what is due between two, and
+    to wait for what only a later step can bring.
     """
 
 
@@ -206,6 +207,9 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "load_failure_policy": ("recompute", "fail"),
     "hash_algorithm": ("xxh3_128", "blake3", "sha256"),
 }
+#: The most that an integer may be: block ids and positions are int32, sizes in bytes are int64.
+MOST = (1 << 31) - 1
+MOST_BYTES = (1 << 63) - 1
 #: The least that a field may be: an integer, or a number where this is a float.
 LEAST: dict[str, float] = {
     "num_blocks": 1,
@@ -226,19 +230,44 @@ LEAST: dict[str, float] = {
 
 
 def check_fields(
-    record: object, choices: Mapping[str, tuple[object, ...]], least: Mapping[str, float]
+    record: Any, choices: Mapping[str, tuple[object, ...]], least: Mapping[str, float]
 ) -> None:
-    """Raise ValueError that names the first field which cannot be, and what it could be."""
+    """Raise ValueError that names the first field which cannot be, and what it could be.
+
+    record: a dataclass. Its fields whose default is a bool or a str must be one as well.
+    """
     for name, known in choices.items():
         value = getattr(record, name)
-        if value not in known or isinstance(value, bool):
+        if not any(_same(value, one) for one in known):
             raise ValueError(f"{name} {value!r}; it is one of {', '.join(map(str, known))}")
     for name, low in least.items():
         value = getattr(record, name)
-        number = (int, float) if isinstance(low, float) else int
-        if isinstance(value, bool) or not isinstance(value, number) or not value >= low:
-            kind = "a number" if isinstance(low, float) else "an integer"
-            raise ValueError(f"{name} {value!r}; it is {kind}, {low:g} or more")
+        if isinstance(low, float):
+            if not _is_number(value) or not value >= low:
+                raise ValueError(f"{name} {value!r}; it is a number, {low:g} or more")
+            continue
+        most = MOST_BYTES if name.endswith("_bytes") else MOST
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        if not integer or not low <= value <= most:
+            more = ", as an int" if not integer else f" and {most} or less" if value > most else ""
+            raise ValueError(f"{name} {value!r}; it is an integer, {low:g} or more{more}")
+    for one in fields(record):
+        value = getattr(record, one.name)
+        for type_ in (bool, str):
+            if isinstance(one.default, type_) and not isinstance(value, type_):
+                raise ValueError(f"{one.name} {value!r}; it is a {type_.__name__}")
+
+
+def _same(value: object, known: object) -> bool:
+    """Equal and of its type: 1 is neither True nor 1.0."""
+    return isinstance(value, type(known)) and not isinstance(value, bool) and value == known
+
+
+def _is_number(value: object) -> bool:
+    """Whether a clock can be set to it: the largest integers fit in no float."""
+    if isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 @dataclass(frozen=True, slots=True)

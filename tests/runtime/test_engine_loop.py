@@ -192,6 +192,7 @@ def test_what_a_call_raises_is_its_callers_unless_it_had_changed_something(loop:
     assert loop.hear("a")["a"] == expected_tokens([1] * 5, 50)
     with pytest.raises(EngineFailedError, match="ZeroDivisionError"):
         loop.engine.call(lambda: (loop.engine.core.pause("keep"), 1 / 0))
+    loop.engine.shutdown()
     assert "ZeroDivisionError" in loop.engine.healthy()[1]
 
 
@@ -215,7 +216,7 @@ def test_a_call_from_within_an_output_that_stops_in_the_middle_fails_the_engine(
 
 
 def test_an_error_that_has_no_text_is_told_like_any_other() -> None:
-    class Mute(RuntimeError):
+    class MuteError(RuntimeError):
         def __str__(self) -> str:
             raise ValueError("no words")
 
@@ -224,7 +225,7 @@ def test_an_error_that_has_no_text_is_told_like_any_other() -> None:
     fixture.engine.pause("keep")
 
     def break_it() -> None:
-        raise Mute
+        raise MuteError
 
     fixture.engine.core.tick = break_it  # type: ignore[method-assign]
     with contextlib.suppress(EngineFailedError):
@@ -232,8 +233,8 @@ def test_an_error_that_has_no_text_is_told_like_any_other() -> None:
     output = fixture.outputs.get(timeout=PATIENCE)
     while output.finish_reason is None:
         output = fixture.outputs.get(timeout=PATIENCE)
-    assert "Mute, which cannot be put into words" in str(output.error)
-    assert "Mute" in fixture.engine.healthy()[1]
+    assert "MuteError, which cannot be put into words" in str(output.error)
+    assert "MuteError" in fixture.engine.healthy()[1]
     fixture.engine.shutdown()
 
 
