@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import pytest
-from kvproof.runtime.api import FinishReason
+from kvproof.runtime.api import EngineConfig, EngineFailedError, FinishReason
+from kvproof.runtime.engine import Engine
 from kvproof.runtime.fake import FakeRunner
-from kvproof.runtime.protocols import RunnerError, StepResult
+from kvproof.runtime.protocols import Int32Array, RunnerError, StepResult
+from kvproof.runtime.sampling_params import SamplingParams
 
 from .harness import SIZE, Bench
 
@@ -86,6 +89,81 @@ def test_a_row_that_the_result_lacks_has_failed() -> None:
     assert "lacks it" in str(lost.outputs[-1].error)
 
 
+# --- who cannot be bound --------------------------------------------------------------------------
+
+
+class Picky(FakeRunner):
+    """Cannot bind, or cannot unbind, the rows of prompts of three tokens."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(16, SIZE, manual=True)
+        self._call = call
+        self._bad: set[int] = set()
+
+    def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
+        self._bad.discard(row)
+        if len(tokens) == 3:
+            if self._call == "bind":
+                raise MemoryError("no room for its penalties")
+            self._bad.add(row)
+        super().bind(row, params, tokens, outputs)
+
+    def unbind(self, row: int) -> None:
+        super().unbind(row)
+        if row in self._bad:
+            raise RuntimeError("unbind")
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("chunked", [4, 64])
+def test_who_cannot_be_bound_fails_alone_and_is_in_no_batch(depth: int, chunked: int) -> None:
+    bench = Bench(runner=Picky("bind"), steps_in_flight=depth, max_batched_tokens=chunked)
+    bench.add("a", 5, 6)
+    bench.turn()
+    doomed = bench.add("bad", 3)
+    other = bench.add("worse", 3)
+    bench.add("c", 6, 6)
+    rows = {bench.row("bad"), bench.row("worse")}
+    bench.run(lambda: doomed.finish is not None and other.finish is not None)
+    for heard in (doomed, other):
+        assert heard.finish is FinishReason.ERROR
+        assert heard.outputs[-1].error == "MemoryError: no room for its penalties"
+    assert not rows & {row for batch in bench.runner.launched for row in batch.rows.tolist()}
+    bench.run()
+    bench.assert_undisturbed("a", [10] * 5, 6)
+    bench.assert_undisturbed("c", [13] * 6, 6)
+    bench.add("d", 4)
+    bench.run()
+    bench.assert_undisturbed("d", [14] * 4, 4)
+    assert bench.free == 16
+
+
+def test_a_step_of_which_no_row_can_be_bound_is_not_launched() -> None:
+    bench = Bench(runner=Picky("bind"))
+    doomed = bench.add("bad", 3)
+    bench.run()
+    assert doomed.outputs[-1].error == "MemoryError: no room for its penalties"
+    assert bench.runner.launched == []
+    assert bench.free == 16
+
+
+@pytest.mark.parametrize("end", ["length", "abort"])
+def test_who_cannot_be_unbound_has_ended_all_the_same(end: str) -> None:
+    bench = Bench(runner=Picky("unbind"))
+    heard = bench.add("bad", 3)
+    bench.add("b", 5)
+    bench.turn()
+    if end == "abort":
+        assert bench.core.abort("bad")
+    bench.run()
+    assert heard.finish is FinishReason(end)
+    bench.assert_undisturbed("b", [11] * 5, 4)
+    bench.add("c", 4)
+    bench.run()
+    bench.assert_undisturbed("c", [12] * 4, 4)
+    assert bench.free == 16
+
+
 # --- a runner that breaks its protocol ----------------------------------------------------------
 
 
@@ -145,6 +223,70 @@ def test_what_is_no_result_fails_its_step_and_says_why(
     assert bench.free == 16
 
 
+class Hostile(Mapping[int, object]):
+    """A mapping of the runner's own class that raises once it is read."""
+
+    def __getitem__(self, row: int) -> object:
+        raise RuntimeError("unreadable")
+
+    def __iter__(self) -> Iterator[int]:
+        raise RuntimeError("unreadable")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("field", ["errors", "logprobs"])
+def test_what_cannot_be_read_of_a_result_fails_its_step(field: str) -> None:
+    bench = Bench(runner=Wrong(lambda result: result._replace(**{field: Hostile()})))
+    doomed = bench.add("a", 5)
+    bench.run()
+    assert doomed.outputs[-1].error == "RuntimeError: unreadable"
+    bench.add("b", 5)
+    bench.run()
+    bench.assert_undisturbed("b", [11] * 5, 4)
+
+
+class MuteError(RuntimeError):
+    """It cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("row", [0.0, np.int64(0), False])
+def test_a_rows_error_may_be_of_any_kind_and_under_any_name_of_the_row(row: object) -> None:
+    def told(result: StepResult) -> StepResult:
+        return result._replace(errors={row: MuteError()})  # type: ignore[dict-item]
+
+    bench = Bench(runner=Wrong(told))
+    doomed = bench.add("a", 5)
+    bench.add("b", 5)
+    assert bench.row("a") == 0
+    bench.run()
+    assert doomed.outputs[-1].error == "MuteError, which cannot be put into words"
+    bench.assert_undisturbed("b", [11] * 5, 4)
+
+
+def test_a_device_that_times_out_though_nobody_gave_it_a_time_has_failed_its_step() -> None:
+    class Impatient(FakeRunner):
+        def collect(self, step: int, timeout: float | None = None) -> StepResult:
+            if step == 2:
+                self.finish()
+                raise TimeoutError("the device's own")
+            return super().collect(step, timeout)
+
+    bench = Bench(runner=Impatient(16, SIZE, manual=True))
+    doomed = bench.add("a", 5)
+    bench.turn()
+    bench.core.launch_step()
+    assert bench.core.reset_prefix_cache().result(0).success
+    assert doomed.outputs[-1].error == "TimeoutError: the device's own"
+    bench.add("b", 5)
+    bench.run()
+    bench.assert_undisturbed("b", [11] * 5, 4)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("token", [-1, -5])
 def test_a_row_that_should_have_sampled_and_did_not_fails_alone(token: int, depth: int) -> None:
@@ -192,3 +334,48 @@ def test_a_core_is_not_made_for_a_device_with_fewer_blocks() -> None:
         Bench(blocks=17, runner=FakeRunner(16, SIZE, manual=True))
     bench = Bench(blocks=15, runner=FakeRunner(16, SIZE, manual=True))
     assert bench.free == 15
+
+
+# --- a device that never answers, and a shutdown ------------------------------------------------
+
+
+class Deaf(FakeRunner):
+    """Never ends a step."""
+
+    def collect(self, step: int, timeout: float | None = None) -> StepResult:
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_shutdown_gives_up_a_device_that_never_answers(drain: bool) -> None:
+    bench = Bench(runner=Deaf(16, SIZE, manual=True), watchdog=60.0)
+    heard = bench.add("a", 5)
+    bench.core.launch_step()
+    stopped = bench.core.shutdown(drain, 0.5)
+    bench.now = 0.6
+    bench.core.tick()
+    assert heard.finish is FinishReason.ABORT
+    bench.now = 60.0
+    bench.core.tick()
+    assert not stopped.done()
+    assert bench.core.next_time() == pytest.approx(0.6 if drain else 0.0)
+    bench.now = 60.7
+    with pytest.raises(EngineFailedError, match=r"has not answered step 1 for 6[01] s"):
+        bench.core.tick()
+    with pytest.raises(EngineFailedError, match="has not answered step 1"):
+        stopped.result(0)
+    assert bench.free < 16, "who knows whether it still writes"
+
+
+def test_an_engine_whose_device_never_answers_can_be_shut_down() -> None:
+    runner = Deaf(16, SIZE)
+    config = EngineConfig(num_blocks=16, block_size=SIZE, max_model_len=64, watchdog=0.05)
+    engine = Engine(config, runner)
+    params = SamplingParams(max_tokens=4, temperature=0.0)
+    engine.add_request("a", [1, 2, 3], params, on_output=lambda _: None)
+    while not engine.stats().steps_launched:
+        pass
+    with pytest.raises(EngineFailedError, match="has not answered step 1"):
+        engine.shutdown(timeout=0.0)
+    engine.shutdown()  # waits for its thread
+    assert not engine.healthy()[0]
