@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ..statemachine.lanes import in_flight
+from ..statemachine.lanes import capacity, in_flight
 from ..statemachine.policy import ahead
 from ..statemachine.request import container
 from ..statemachine.reset import transfer_refuses
 from ..statemachine.states import (
     FINISHED,
+    FINISHED_ABORTED,
+    FINISHED_ERROR,
     IN_BLOCKED,
     IN_RUNNING,
     IN_WAITING,
@@ -25,12 +27,17 @@ from ..statemachine.states import (
     RUNNING,
     UNKNOWN,
     WAITING_FOR_REMOTE_KVS,
+    WAITING_FOR_STREAMING_REQ,
     RequestState,
 )
-from .columns import Int64Array
+from .columns import FACTS, Int64Array
 
 if TYPE_CHECKING:
     from .lifecycle import Lifecycle
+
+
+#: The columns in their order.
+FACTS_AND_OTHERS = (*FACTS, "target", "limit")
 
 
 def audit(lifecycle: Lifecycle) -> None:
@@ -38,6 +45,8 @@ def audit(lifecycle: Lifecycle) -> None:
     _counts(lifecycle)
     _pool_and_index(lifecycle)
     _containers(lifecycle)
+    _rows(lifecycle)
+    _sequences(lifecycle)
     _facts(lifecycle)
     _transfers(lifecycle)
     _steps(lifecycle)
@@ -90,6 +99,7 @@ def _pool_and_index(lifecycle: Lifecycle) -> None:
         assert held >= 0, f"block {block} has count {held}"
         assert pool.is_free(block) == (held == 0), f"block {block}: count {held}, pool disagrees"
         free += held == 0
+        assert index.cached[block] == index.is_cached(block), f"block {block} is cached or not"
         if index.is_cached(block):
             key = index.key_of(block)
             assert key is not None
@@ -105,12 +115,20 @@ def _pool_and_index(lifecycle: Lifecycle) -> None:
 def _containers(lifecycle: Lifecycle) -> None:
     """S5: every request is in exactly the container that its state says."""
     places: dict[int, list[int]] = {row: [] for row in lifecycle.known_rows()}
-    for row in lifecycle.waiting:
-        places[row].append(IN_WAITING)
-    for row in lifecycle.running:
-        places[row].append(IN_RUNNING)
-    for row in lifecycle.blocked:
-        places[row].append(IN_BLOCKED)
+    for rows, place in (
+        (lifecycle.waiting, IN_WAITING),
+        (lifecycle.running, IN_RUNNING),
+        (lifecycle.blocked, IN_BLOCKED),
+    ):
+        for row in rows:
+            assert row in places, f"row {row} is of no request, and in a container"
+            places[row].append(place)
+    for rows, state in (
+        (lifecycle.parked, WAITING_FOR_STREAMING_REQ),
+        (lifecycle.loading_rows, WAITING_FOR_REMOTE_KVS),
+    ):
+        expected = {row for row in places if lifecycle.state_of(row) == state}
+        assert set(rows) == expected, f"those in {RequestState(state).name} are {expected}"
     _parked(lifecycle)
     finished = set(lifecycle.finished)
     for row, found in places.items():
@@ -121,6 +139,10 @@ def _containers(lifecycle: Lifecycle) -> None:
         assert (row in finished) == (state in FINISHED), name
     listed = list(lifecycle.running) + list(lifecycle.waiting)
     view = lifecycle.view
+    for entries in (lifecycle._running.entries(), lifecycle._waiting.entries()):
+        for priority, arrival, row in entries:
+            entered = (int(view.priority[row]), int(view.arrival[row]))
+            assert entered == (priority, arrival), f"{lifecycle.id_of(row)!r} was entered otherwise"
     for rows in (lifecycle.running.array, lifecycle.waiting.array):
         priority, arrival = view.priority[rows], view.arrival[rows]
         before = ahead(priority[:, None], arrival[:, None], priority, arrival).sum(axis=0)
@@ -129,10 +151,49 @@ def _containers(lifecycle: Lifecycle) -> None:
             f"but by the policy {before.tolist()} of them are ahead of each"
         )
     assert len(set(listed)) == len(listed)
-    empty = np.ones(len(view.state), dtype=bool)
-    empty[lifecycle.known_rows()] = False
-    assert not view.state[empty].any(), "a row of no request has a state"
-    assert not view.covered[empty].any(), "a row of no request has a hold"
+
+
+def _rows(lifecycle: Lifecycle) -> None:
+    """Ids and rows belong to each other, and a row of no request knows nothing of an earlier one.
+
+    Otherwise the next request in the row would meet it.
+    """
+    known = lifecycle.known_rows()
+    for request_id, row in lifecycle._row_of.items():
+        assert lifecycle.id_of(row) == request_id, f"row {row} is not that of {request_id!r}"
+    empty = np.ones(len(lifecycle.view.state), dtype=np.bool_)
+    empty[known] = False
+    free = np.flatnonzero(empty).tolist()
+    assert sorted(lifecycle._free_rows) == free, "the free rows are others"
+    left = lifecycle._columns[:, empty]
+    assert not left.any(), f"a row of no request has {FACTS_AND_OTHERS[np.nonzero(left)[0][0]]}"
+    assert (lifecycle.view.tables[empty] == -1).all(), "a row of no request has a table"
+    for row in free:
+        rest = (lifecycle.id_of(row), lifecycle._salts[row], lifecycle._queued[row])
+        assert not any(rest), f"row {row} is of no request, and has {rest}"
+        assert lifecycle._chains[row] is None, f"row {row} is of no request, and has keys"
+    arrivals = [0, *lifecycle.view.arrival[known].tolist(), lifecycle._arrivals + 1]
+    assert arrivals == sorted(set(arrivals)), "arrivals are not in the order of their requests"
+
+
+def _sequences(lifecycle: Lifecycle) -> None:
+    """The keys of a request are those of its tokens, and its published blocks have them."""
+    index, size = lifecycle.ledger.index, lifecycle.block_size
+    for row in lifecycle.known_rows():
+        chain = lifecycle._chains[row]
+        if chain is None:
+            continue
+        name = repr(lifecycle.id_of(row))
+        made = lifecycle.hasher.chain(lifecycle._salts[row], lifecycle.engine.epoch)
+        assert chain.root == made.root, f"the keys of {name} begin with another salt or epoch"
+        blocks = len(chain.keys)
+        assert blocks * size <= lifecycle.length(row), f"{name} has keys of unknown tokens"
+        lifecycle.hasher.extend(made, lifecycle.sequence(row)[: blocks * size].tobytes())
+        assert chain.keys == made.keys, f"the tokens of {name} are not those of its keys"
+        hashed = lifecycle.table(row)[: int(lifecycle.view.hashed[row])].tolist()
+        for block, key in zip(hashed, chain.keys, strict=False):
+            found = index.key_of(block)
+            assert found in (None, key), f"block {block} of {name} is a hit for other tokens"
 
 
 def _parked(lifecycle: Lifecycle) -> None:
@@ -163,20 +224,57 @@ def _facts(lifecycle: Lifecycle) -> None:
             assert covered == 0, f"resident: {name}"
         if covered == 0:
             assert computed == written == hashed == 0, f"computed without blocks: {name}"
-        assert hashed * size <= written <= computed <= covered * size, f"out of order: {name}"
+        assert written <= computed <= covered * size, f"out of order: {name}"
+        assert hashed == written // size, f"what is full is not published: {name}"
+        _steps_and_turns(lifecycle, row, state, name)
         waits = int(view.waits_for[row])
         assert (waits > 0) == (state == WAITING_FOR_REMOTE_KVS), f"waits wrongly: {name}"
+        assert waits >= 0, f"waits for what never began: {name}"
         if waits:
-            assert lifecycle.transfers[waits].open, f"waits for what has ended: {name}"
-            assert row in lifecycle.transfers[waits].waiters, f"is no waiter: {name}"
+            record = lifecycle.transfers.get(waits)
+            assert record is not None and record.open, f"waits for what has ended: {name}"  # noqa: PT018
+            assert row in record.waiters, f"is no waiter: {name}"
         if state not in FINISHED:
             assert 0 < lifecycle.length(row) <= lifecycle.config.max_model_len, name
         if computed > lifecycle.length(row):
             ahead = computed - lifecycle.length(row)
             assert ahead <= lifecycle.in_flight, f"too far: {name}"
+    assert (view.reserved >= 0).all(), "less than nothing is reserved"
     reserved = int(view.reserved.sum())
+    assert reserved == lifecycle.reserved, "what is reserved is miscounted"
     assert lifecycle.free_for() == lifecycle.ledger.pool.free - reserved
     assert lifecycle.free_for() >= 0, "more is reserved than is free"
+
+
+def _steps_and_turns(lifecycle: Lifecycle, row: int, state: int, name: str) -> None:
+    """What a request's steps, its turns and its queue say of each other."""
+    view, e = lifecycle.view, lifecycle.engine
+    newest, stale = int(view.newest_step[row]), int(view.stale_step[row])
+    touching = [step.step for step in lifecycle.steps_in_flight if row in step.rows.tolist()]
+    if touching:
+        assert newest == touching[-1], f"step {touching[-1]} computes it: {name}"
+    else:
+        assert 0 <= newest <= lifecycle.processed, f"no launched step computes it: {name}"
+    # Nothing that is in flight counts for who has let go for good, or begins a residency or turn.
+    counts = state in (RUNNING, PREEMPTED, FINISHED_ABORTED, FINISHED_ERROR)
+    assert stale <= newest if counts else stale == newest, f"what is in flight counts: {name}"
+    assert stale >= 0, f"stale before the first step: {name}"
+
+    session, is_open = int(view.resumable[row]), int(view.input_open[row])
+    queue = lifecycle._queued[row]
+    assert 0 <= is_open <= session <= 1, f"input without a session: {name}"
+    assert not (is_open and state in FINISHED), f"open after its end: {name}"
+    assert is_open or state != WAITING_FOR_STREAMING_REQ, f"parked for nothing: {name}"
+    assert session or not queue, f"chunks without a session: {name}"
+    assert int(view.queued_chunks[row]) == len(queue), f"chunks miscounted: {name}"
+    assert int(view.queued_tokens[row]) == sum(map(len, queue)), f"chunks miscounted: {name}"
+
+    delivered, begun = int(view.delivered[row]), int(view.turn_start[row])
+    assert int(view.prompt[row]) > 0, f"nothing to begin with: {name}"
+    assert 0 <= begun <= (delivered if session else 0), f"the turn begins elsewhere: {name}"
+    assert 0 <= int(view.loads_failed[row]) <= e.loads_limit, f"loads: {name}"
+    most = capacity(e.pool_blocks, e.block_size) + 1
+    assert 0 <= int(view.limit[row]) <= most, f"beyond the pool: {name}"
 
 
 def _transfers(lifecycle: Lifecycle) -> None:

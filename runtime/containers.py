@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .columns import Int64Array
+from .columns import Int64Array, read_only
 
 
 class SortedRows:
@@ -29,6 +29,10 @@ class SortedRows:
 
     def __getitem__(self, place: int) -> int:
         return self._entries[place][2]
+
+    def entries(self) -> list[tuple[int, int, int]]:
+        """(priority, arrival, row) of each, as it was entered, in order."""
+        return list(self._entries)
 
     def add(self, priority: int, arrival: int, row: int) -> None:
         """The row enters at its place."""
@@ -52,6 +56,5 @@ class SortedRows:
     def array(self) -> Int64Array:
         """The rows in order, int64; not to be written to."""
         if self._array is None:
-            self._array = np.array([entry[2] for entry in self._entries], dtype=np.int64)
-            self._array.flags.writeable = False
+            self._array = read_only(np.array([entry[2] for entry in self._entries], dtype=np.int64))
         return self._array

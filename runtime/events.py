@@ -1,6 +1,6 @@
 """Events of requests: the declaration decides on one record, then its hold commands are done.
 
-`fire` is the only way in which a request's facts change outside the lanes. The method of an event
+`_fire` is the only way in which a request's facts change outside the lanes. The method of an event
 says what the event has to be told; what the declaration's ask calls `fresh` or `free` is worked
 out here from the pool.
 """
@@ -45,6 +45,7 @@ from ..statemachine.states import (
     PREEMPT,
     RECLAIM,
     STOP,
+    UNKNOWN,
     WAITING,
     WAITING_FOR_STREAMING_REQ,
     WEIGHTS_CHANGED,
@@ -52,9 +53,19 @@ from ..statemachine.states import (
     RequestEvent,
 )
 from .block_replay import BlockReplay
-from .columns import STATE, WRITTEN, Blocks, Int64Array, facts_of, load_facts, read_only
+from .columns import COVERED, STATE, WRITTEN, Blocks, Int64Array, facts_of, load_facts, read_only
 from .holds import StepHold
 from .outcome import Fired, Outcome, Witness, make_blank
+from .refusals import (
+    STOP_REASONS,
+    integers,
+    is_count,
+    is_int64,
+    refused_engine,
+    refused_request,
+    refused_row,
+    token_ids,
+)
 from .state import LifecycleState
 
 Int32Array = npt.NDArray[np.int32]
@@ -96,24 +107,34 @@ class RequestEvents(LifecycleState):
     ) -> int:
         """Take a request in and return its row, in WAITING, _GRAMMAR or FINISHED_IGNORED.
 
-        Raises RefusedError for an empty prompt or an id that is live or not yet forgotten.
+        Raises RefusedError for an empty prompt, what are no token ids, a priority that no column
+        can hold, or an id that is live or not yet forgotten.
         """
+        prompt = token_ids(tokens)
+        if prompt is None:
+            raise refused_request(str(request_id), UNKNOWN, ADD, "the prompt is no list of ids")
+        if not (isinstance(request_id, str) and request_id and isinstance(salt, bytes)):
+            why = "its id is no text, or empty, or its salt no bytes"
+            raise refused_request(str(request_id), UNKNOWN, ADD, why)
+        if not is_int64(priority):
+            raise refused_request(request_id, UNKNOWN, ADD, "its priority is no 64-bit integer")
+        tokens = prompt
         known = self._row_of.get(request_id)
         if known is not None:
             self._ask_blank().tokens = len(tokens)
-            self.fire(known, ADD)  # the table rejects it
+            self._fire(known, ADD)  # the table rejects it
             raise AssertionError("an id that is known was added")
         self._arrivals += 1
         x = self._ask_blank()
         x.tokens = len(tokens)
-        x.resumable = resumable
-        x.priority = priority
+        x.resumable = bool(resumable)
+        x.priority = int(priority)
         x.arrival = self._arrivals
-        x.grammar = grammar
+        x.grammar = bool(grammar)
         row = self._take_row()
         self._ids[row] = request_id
         try:
-            self.fire(row, ADD)
+            self._fire(row, ADD)
         except BaseException:
             self._ids[row] = ""
             self._columns[:, row] = 0  # a fact that no column can hold leaves those before it
@@ -126,63 +147,71 @@ class RequestEvents(LifecycleState):
         return row
 
     def admit(self, row: int, hits: Blocks = (), new: int = 0) -> Outcome:
-        """Run it: its hold covers `hits`, which are published prefix blocks, and `new` others."""
-        self._ask_for_blocks(row, hits, new)
-        return self.fire(row, ADMIT)
+        """Run it: its hold covers `hits`, which are published prefix blocks, and `new` others.
+
+        Raises RefusedError for hits that are not the published blocks of its own first tokens, and
+        for more blocks than a table has room for.
+        """
+        self._ask_for_blocks(ADMIT, row, hits, new)
+        return self._fire(row, ADMIT)
 
     def grow(self, row: int, new: int) -> Outcome:
         """Its table grows by `new` blocks."""
-        self._ask_for_blocks(row, (), new)
-        return self.fire(row, GROW)
+        self._ask_for_blocks(GROW, row, (), new)
+        return self._fire(row, GROW)
 
     def trim(self, row: int, blocks: int) -> Outcome:
         """Its table is cut to `blocks` blocks."""
         self._ask_blank().blocks = blocks
-        return self.fire(row, RequestEvent.TRIM)
+        return self._fire(row, RequestEvent.TRIM)
 
     def preempt(self, row: int, *, allowed: bool = False, forced: bool = False) -> Outcome:
         """It lets go and recomputes later: allowed by the policy, or forced by a reset or sleep."""
         x = self._ask_blank()
         x.allowed = allowed
         x.forced = forced
-        return self.fire(row, PREEMPT)
+        return self._fire(row, PREEMPT)
 
     def reclaim(self, row: int) -> Outcome:
         """A parked or waiting request lets go of its blocks and keeps its tokens."""
         self._ask_blank()
-        return self.fire(row, RECLAIM)
+        return self._fire(row, RECLAIM)
 
     def abort(self, row: int) -> Outcome:
         """The client gives up on it."""
         self._ask_blank()
-        return self.fire(row, ABORT)
+        return self._fire(row, ABORT)
 
     def error(self, row: int) -> Outcome:
         """It cannot go on."""
         self._ask_blank()
-        return self.fire(row, ERROR)
+        return self._fire(row, ERROR)
 
     def deadline(self, row: int) -> Outcome:
         """The time for what it waits for is over."""
         self._ask_blank().expired = True
-        return self.fire(row, DEADLINE)
+        return self._fire(row, DEADLINE)
 
     def grammar_ready(self, row: int) -> Outcome:
         """Its grammar is compiled."""
         self._ask_blank()
-        return self.fire(row, GRAMMAR_READY)
+        return self._fire(row, GRAMMAR_READY)
 
     def grammar_failed(self, row: int) -> Outcome:
         """Its grammar cannot be compiled."""
         self._ask_blank()
-        return self.fire(row, GRAMMAR_FAILED)
+        return self._fire(row, GRAMMAR_FAILED)
 
     def stop(self, row: int, step: int, reason: int, *, at_limit: bool = False) -> Outcome:
         """Its turn or life is over by what `step` sampled; a queued chunk starts the next turn.
 
         `reason` is a FINISHED_* state; at_limit: the model's or the whole pool's length is
-        reached, so that no further turn can come.
+        reached, so that no further turn can come. Raises RefusedError for another reason.
         """
+        self._must_be_known(row, STOP)
+        if reason not in STOP_REASONS:
+            why = f"{reason} is no way in which a turn ends by its output"
+            raise refused_request(self._ids[row], self.state_of(row), STOP, why)
         x = self._ask_blank()
         x.step = step
         x.reason = reason
@@ -190,25 +219,30 @@ class RequestEvents(LifecycleState):
         queued = self._queued[row]
         if queued:
             x.tokens = len(queued[0])
-        outcome = self.fire(row, STOP)
+        outcome = self._fire(row, STOP)
         if outcome.went:
             # What is in flight for the turn that ended is stale.
             self._target[row] = self._record.prompt + self._record.delivered
             state = self._facts[STATE, row]
             if state == WAITING:
                 self._append(row, queued.popleft())
-            elif state != WAITING_FOR_STREAMING_REQ:
-                queued.clear()
         return outcome
 
     def chunk(self, row: int, tokens: Int32Array) -> Outcome:
         """A session's next input: it starts a turn, or waits for the present one to end.
 
-        Raises RefusedError when the session's input is closed, or the chunk empty or too long.
+        Raises RefusedError when the session's input is closed, or the chunk empty, too long or no
+        list of token ids.
         """
+        self._must_be_known(row, CHUNK)
+        chunk = token_ids(tokens)
+        if chunk is None:
+            why = "the chunk is no list of ids"
+            raise refused_request(self._ids[row], self.state_of(row), CHUNK, why)
+        tokens = chunk.copy() if chunk is tokens else chunk
         self._ask_blank().tokens = len(tokens)
         parked = self._facts[STATE, row] == WAITING_FOR_STREAMING_REQ
-        outcome = self.fire(row, CHUNK)
+        outcome = self._fire(row, CHUNK)
         if parked:
             self._append(row, tokens)
         else:
@@ -218,12 +252,12 @@ class RequestEvents(LifecycleState):
     def close_input(self, row: int) -> Outcome:
         """No more input comes. Raises RefusedError for what is not a session."""
         self._ask_blank()
-        return self.fire(row, CLOSE_INPUT)
+        return self._fire(row, CLOSE_INPUT)
 
     def forget(self, row: int, *, idle: bool) -> Outcome:
         """Its record goes, and the id may be used again. idle: no hold or transfer is left."""
         self._ask_blank().idle = idle
-        outcome = self.fire(row, FORGET)
+        outcome = self._fire(row, FORGET)
         if outcome.went:
             del self._row_of[self._ids[row]]
             self._ids[row] = ""
@@ -237,15 +271,23 @@ class RequestEvents(LifecycleState):
 
     def set_limit(self, row: int, length: int) -> None:
         """The sequence's length at which the present turn ends: no step is launched beyond it."""
+        if not (self._is_known(row) and is_count(length)):
+            why = f"row {row} is no request's, or {length!r} no length"
+            raise refused_engine(self.mode, "set_limit", why)
         # Not `longest`: what is in quarantine now may come back during the turn.
         self._limit[row] = min(length, capacity(self._engine.pool_blocks, self._block_size) + 1)
 
     def engine_event(self, event: int, **ask: int) -> Outcome:
         """An event of the engine's machine. Raises RefusedError when the table rejects it."""
+        if not 0 <= event < _ENGINE_WIDTH:
+            raise refused_engine(self.mode, "event", f"{event} is no event")
         e, x = self._engine, self._engine_ask
         _blank_engine(x)
-        for name, value in ask.items():
-            setattr(x, name, value)
+        try:
+            for name, value in ask.items():
+                setattr(x, name, value)
+        except AttributeError:
+            raise refused_engine(self.mode, event, f"it is told nothing of {name!r}") from None
         source = e.mode
         before = e.as_dict() if self._witness else {}
         code = _ENGINE_DISPATCH[source * _ENGINE_WIDTH + event](e, x)
@@ -264,11 +306,13 @@ class RequestEvents(LifecycleState):
 
     # --- carrying out ---------------------------------------------------------------------------
 
-    def fire(self, row: int, event: int) -> Outcome:
+    def _fire(self, row: int, event: int) -> Outcome:
         """Let the table decide on the event for the request in `row`, and do what it says.
 
         What the event is told stands in the ask. Raises RefusedError when the table rejects it.
         """
+        if not 0 <= row < len(self._ids):
+            raise refused_row(row, event)
         r, e, x = self._record, self._engine, self._ask
         load_facts(r, self._facts[:, row].tolist())
         source, covered, hashed, reserved = r.state, r.covered, r.hashed, r.reserved
@@ -298,6 +342,7 @@ class RequestEvents(LifecycleState):
             self._move(row, r, source)
             if state in FINISHED:
                 self._target[row] = known
+                self._queued[row].clear()
         if r.prompt + r.delivered != known:
             self._target[row] += r.prompt + r.delivered - known
         commands = code & COMMAND_MASK
@@ -382,19 +427,19 @@ class RequestEvents(LifecycleState):
 
     def _check_hits(self, row: int, hits: Int64Array) -> None:
         """What an admission calls hits are the published blocks of its own prefix."""
-        keys = self.keys(row, len(hits))
+        keys = self._keys(row, len(hits))
         for block, key in zip(hits.tolist(), keys, strict=False):
             assert self._ledger.index.key_of(block) == key, f"block {block} is no hit for {row}"
 
     def _publish(self, row: int, first: int, end: int) -> None:
         """Blocks `first` to `end` of the request's table become hits."""
-        keys = self.keys(row, end)
+        keys = self._keys(row, end)
         width = self._block_size
         tokens = b""
         if self._hasher.compares_tokens:
             tokens = self._tokens[row, first * width : end * width].tobytes()
         table = self._tables[row, first:end].tolist()
-        parent = keys[first - 1] if first else self.root(row)
+        parent = keys[first - 1] if first else self._root(row)
         replay = self._replay_publish(row, table, keys, first) if self._config.check else None
         for number, block in enumerate(table):
             key = keys[first + number]
@@ -454,15 +499,51 @@ class RequestEvents(LifecycleState):
         _blank(x)
         return x
 
-    def _ask_for_blocks(self, row: int, hits: Blocks, new: int) -> Ask:
-        """Say which blocks the hold is to cover, and how many of them leave the free pool."""
+    def _must_be_known(self, row: int, event: int) -> None:
+        if not self._is_known(row):
+            raise refused_row(row, event)
+
+    def _ask_for_blocks(
+        self, event: int, row: int, hits: Blocks, new: int, shared: Blocks = ()
+    ) -> Ask:
+        """Say which blocks the hold is to cover, and how many of them leave the free pool.
+
+        Behind the hits come `shared` blocks of a load under way, for which the caller answers.
+        Raises RefusedError.
+        """
+        self._must_be_known(row, event)
+        ids = integers(hits)
+        wrong = self._wrong_blocks(row, ids, new, len(shared))
+        if wrong or ids is None:
+            raise refused_request(self._ids[row], self.state_of(row), event, wrong)
         x = self._ask_blank()
-        ids = np.asarray(hits, dtype=np.int64)
-        x.blocks = len(ids) + new
         x.hits = len(ids)
+        if len(shared):
+            ids = np.concatenate([ids, np.asarray(shared, dtype=np.int64)])
+        x.blocks = len(ids) + new
         x.fresh = new
         if len(ids):
             x.fresh += self._ledger.counts[ids].tolist().count(0)
         x.free = self.free_for(row)
         self._hits, self._new = ids, new
         return x
+
+    def _wrong_blocks(self, row: int, hits: Int64Array | None, new: int, shared: int) -> str:
+        """What is wrong with the blocks that a hold is to cover; "" for nothing.
+
+        A block that is no published hit of these very tokens may be free, another tenant's, or
+        still being written.
+        """
+        if hits is None or not is_count(new):
+            return "its hits are no block ids, or its new blocks no number"
+        covered = int(self._facts[COVERED, row])
+        if covered + len(hits) + shared + new > self._table_width:
+            return f"a table has room for {self._table_width} blocks"
+        if not len(hits) or covered:
+            return ""  # only a new hold has hits; the table refuses others
+        if len(hits) * self._block_size >= self.length(row):
+            return "its last token is never hit: a step has to compute one"
+        keys = self._keys(row, len(hits))[: len(hits)]
+        if not self._ledger.index.are_hits(hits.tolist(), keys):
+            return "its hits are not the published blocks of its first tokens"
+        return ""

@@ -42,6 +42,7 @@ from ..statemachine.states import (
 from .api import Holder
 from .audit import audit
 from .columns import some
+from .refusals import refused_engine
 from .steps import LaunchedStep, Settled, StepLanes, Stop
 from .transfer_records import TransferRecord
 
@@ -188,15 +189,24 @@ class Lifecycle(StepLanes):
         """Forget every cached prefix of the device, or change nothing and say who refuses.
 
         No step may be in flight. With `force` the running requests are preempted, last first,
-        so that they come back in order, and waiting and parked ones reclaimed.
+        so that they come back in order, and waiting and parked ones reclaimed. Raises RefusedError
+        while a step is in flight, with nothing changed.
         """
-        assert not self.in_flight, "a reset processes the launched steps first"
+        self._must_be_settled(RESET)
         self.engine_event(RESET)
         return self._let_go_unless(self.refusing(force))
 
     def let_go_of_all(self) -> ResetDecision:
-        """What a sleep does, and a reset that nobody refuses: all let go, prefixes are dropped."""
+        """What a sleep does, and a reset that nobody refuses: all let go, prefixes are dropped.
+
+        No step may be in flight: else RefusedError.
+        """
+        self._must_be_settled("let_go_of_all")
         return self._let_go_unless(())
+
+    def _must_be_settled(self, event: int | str) -> None:
+        if self.in_flight:
+            raise refused_engine(self.mode, event, "the launched steps are processed first")
 
     def _let_go_unless(self, refused_by: tuple[Holder, ...]) -> ResetDecision:
         """Send each request the event that the declaration has for it, and drop the prefixes.
@@ -214,7 +224,7 @@ class Lifecycle(StepLanes):
         events = [event for event in events if event != NO_EVENT]
         if drops_prefixes(refusing):
             # A lane of its own: hundreds of events, one by one, would hold up all other requests.
-            self.let_go(np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64))
+            self._let_go_at_once(np.array(sent, dtype=np.int64), np.array(events, dtype=np.int64))
             return ResetDecision(refused_by, True, tuple(sent))
         # Nobody, unless the declaration is faulty; then it is obeyed, so that the fault shows.
         for row, event in zip(sent, events, strict=True):

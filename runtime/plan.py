@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import Int64Array
+from .columns import Int64Array, read_only
 from .lifecycle import LaunchedStep, Lifecycle
 from .transfers.manager import RemotePrefix
 
@@ -81,8 +81,9 @@ class Steady:
 
         `ones`: a token for each row. `grows`: the planned step makes tables longer.
         """
-        self.ones = ones
-        self.zeros = np.zeros(len(rows), dtype=np.int64)
+        # Nobody writes to them, so what a launch finds of them is so in the next step as well.
+        self.ones: Int64Array = read_only(ones)
+        self.zeros: Int64Array = read_only(np.zeros(len(rows), dtype=np.int64))
         self._rows = rows
         self._after = lifecycle.launched
         self._last = lifecycle.launched + steps

@@ -109,6 +109,10 @@ class PrefixIndex:
         """The block that can be hit under the key, or None."""
         return self._block.get(key)
 
+    def are_hits(self, blocks: list[int], keys: Sequence[bytes]) -> bool:
+        """Whether each of the blocks can be hit under the key that stands in its place."""
+        return list(map(self._block.get, keys)) == blocks
+
     def is_cached(self, block: int) -> bool:
         """Whether the block can be hit."""
         return self._key[block] is not None

@@ -47,6 +47,7 @@ from .containers import SortedRows
 from .holds import BlockLedger
 from .prefix import BlockHasher, KeyChain
 from .read_only import Ledger, Rows
+from .refusals import refused_request, refused_row
 
 #: How many transitions of a request are remembered for /debug/requests.
 HISTORY = 64
@@ -283,6 +284,10 @@ class LifecycleState:
         """The row of a request that is known, finished or not."""
         return self._row_of.get(request_id)
 
+    def _is_known(self, row: int) -> bool:
+        """Whether the row is a request's: every event and every key is of such a row only."""
+        return 0 <= row < len(self._ids) and bool(self._ids[row])
+
     def id_of(self, row: int) -> str:
         """The id of the request in a row."""
         return self._ids[row]
@@ -319,7 +324,18 @@ class LifecycleState:
         return self._ledger.pool.free - self._reserved + own
 
     def keys(self, row: int, blocks: int) -> list[bytes]:
-        """The keys of the request's first full blocks, at least that many of them."""
+        """The keys of the request's first full blocks, at least that many of them.
+
+        Raises RefusedError for more blocks than its known tokens fill.
+        """
+        if not self._is_known(row):
+            raise refused_row(row, "keys")
+        if blocks * self._block_size > self.length(row):
+            why = f"{blocks} blocks are not full of known tokens"
+            raise refused_request(self._ids[row], self.state_of(row), "keys", why)
+        return self._keys(row, blocks)[:]
+
+    def _keys(self, row: int, blocks: int) -> list[bytes]:
         chain = self._chain(row)
         keys = chain.keys
         if len(keys) < blocks:
@@ -328,7 +344,7 @@ class LifecycleState:
             self._hasher.extend(chain, tokens)
         return keys
 
-    def root(self, row: int) -> bytes:
+    def _root(self, row: int) -> bytes:
         """What the request's keys start from."""
         return self._chain(row).root
 
@@ -346,11 +362,11 @@ class LifecycleState:
         most = (self.length(row) - 1) // self._block_size
         if most <= 0:
             return []
-        keys = self.keys(row, most)[:most]
+        keys = self._keys(row, most)[:most]
         tokens = b""
         if self._hasher.compares_tokens:
             tokens = self._tokens[row, : most * self._block_size].tobytes()
-        return self._ledger.index.match(keys, self.root(row), tokens, most)
+        return self._ledger.index.match(keys, self._root(row), tokens, most)
 
     # --- rows -----------------------------------------------------------------------------------
 

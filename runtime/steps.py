@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statemachine.answers import GO, RELEASE, ROW_SHIFT, TAKE
-from ..statemachine.lanes import advance, fresh_output, length
+from ..statemachine.errors import RefusedError
+from ..statemachine.lanes import advance, capacity, fresh_output, length
 from ..statemachine.request import REQUEST
 from ..statemachine.states import (
     ERROR,
+    LAUNCH,
     LAUNCH_STEP,
     OUTPUT,
     PREEMPT,
@@ -32,6 +34,7 @@ from ..statemachine.states import (
     RECLAIM,
     RUNNING,
     STEP_PROCESSED,
+    STOP,
     WAITING,
     WAITING_FOR_STREAMING_REQ,
 )
@@ -51,6 +54,14 @@ from .columns import (
     WRITTEN,
     Int64Array,
     every,
+    some,
+)
+from .refusals import (
+    STOP_REASONS,
+    integers,
+    refused_engine,
+    refused_request,
+    token_ids,
 )
 from .replay import LaneReplay
 from .transfer_records import TransferEvents
@@ -112,6 +123,15 @@ class StepLanes(TransferEvents):
         self._steps: dict[int, LaunchedStep] = {}
         #: The rows of the newest launched step, processed or not.
         self._newest_rows: Int64Array | None = None
+        #: Rows that all ran, each named once, when the count of disturbances was this.
+        self._proven_rows: Int64Array | None = None
+        self._proven_at = -1
+        #: Tokens of which none is 0. No array of these is written to by anybody.
+        self._proven_tokens: Int64Array | None = None
+        #: Blocks that their holds cover, and the tokens that fit, while no hold has changed.
+        self._covered: Int64Array = np.zeros(0, dtype=np.int64)
+        self._room: Int64Array = self._covered
+        self._proven_holds = -1
 
     @property
     def steps_in_flight(self) -> list[LaunchedStep]:
@@ -139,25 +159,49 @@ class StepLanes(TransferEvents):
         """Launch the next step: `tokens` tokens of each row, whose tables grow by `new_blocks`.
 
         The rows are RUNNING, all different; the blocks are free; each grown hold covers the
-        tokens. None when the engine starts no step now.
+        tokens, and they are known or will be sampled by launched steps. Raises RefusedError for
+        anything else, with nothing changed. None when the engine starts no step now.
         """
+        rows, tokens, new_blocks = self._told_to_launch(rows, tokens, new_blocks)
+        # Proven of these rows by an earlier step, and nothing but lanes has touched them since.
+        steady = rows is self._proven_rows and self._disturbances == self._proven_at
+        if not steady:
+            self._must_run(rows)
+        column = self._column
+        growing = new_blocks.nonzero()[0]
+        if steady and not growing.size and self._proven_holds == self._holds_version:
+            covered, room = self._covered, self._room
+        else:
+            covered = advance(column[COVERED][rows], new_blocks)
+            room = capacity(covered, self._block_size)
+        starts, target = column[COMPUTED][rows], column[TARGET][rows]
+        ends = advance(starts, tokens)
+        samples = ends == target
+        all_sample = every(samples)
+        if growing.size:
+            self._must_be_free(new_blocks, covered)
+        if some(ends > room):
+            raise self._no_launch("a hold does not cover the tokens")
+        if tokens is not self._proven_tokens and not every(tokens > 0):
+            raise self._no_launch("a row has no tokens")
+        if not all_sample and some(ends > target):
+            raise self._no_launch("a row has more tokens than will be known")
         if not self.engine_event(LAUNCH_STEP).went:
             return None
         step = self._engine.launched
         replay = LaneReplay(self, rows) if self.replays else None
-        growing = new_blocks.nonzero()[0]
         if growing.size:
             self._grow(rows, new_blocks, growing)
-        column = self._column
-        starts, target = column[COMPUTED][rows], column[TARGET][rows]
-        ends = advance(starts, tokens)
-        samples = ends == target
+        self._proven_rows, self._proven_at, self._proven_tokens = rows, self._disturbances, tokens
+        self._covered, self._room, self._proven_holds = covered, room, self._holds_version
         known = None
         if self._steps:  # else no token is still to be sampled
             known = length(column[PROMPT][rows], column[DELIVERED][rows])
         column[COMPUTED][rows] = ends
         column[NEWEST_STEP][rows] = step
         column[TARGET][rows] = target + samples
+        for array in (starts, ends, samples, covered):
+            array.setflags(write=False)
         launched = LaunchedStep(
             step,
             rows,
@@ -165,9 +209,9 @@ class StepLanes(TransferEvents):
             tokens,
             ends,
             samples,
-            every(samples),
+            all_sample,
             known,
-            column[COVERED][rows],
+            covered,
             self._disturbances,
         )
         self._steps[step] = launched
@@ -176,6 +220,46 @@ class StepLanes(TransferEvents):
         if replay is not None:
             replay.launched(step, tokens, new_blocks)
         return launched
+
+    def _told_to_launch(
+        self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
+    ) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """What `launch` is told, as arrays that nobody else writes to. Raises RefusedError."""
+        told = (integers(rows), integers(tokens), integers(new_blocks))
+        if told[0] is None or told[1] is None or told[2] is None:
+            raise self._no_launch("rows, tokens and new blocks are lists of integers")
+        rows, tokens, new_blocks = told
+        if not len(rows) == len(tokens) == len(new_blocks):
+            raise self._no_launch("each row has its tokens and its new blocks")
+        if rows.flags.writeable:
+            rows = rows.copy()
+            rows.setflags(write=False)
+        if tokens.flags.writeable:
+            tokens = tokens.copy()
+            tokens.setflags(write=False)
+        return rows, tokens, new_blocks
+
+    def _must_run(self, rows: Int64Array) -> None:
+        """Every row is a request that runs, and none is named twice."""
+        if not every((rows >= 0) & (rows < len(self._ids))):
+            raise self._no_launch("a row is no request's")
+        running = self._column[STATE][rows] == RUNNING
+        if not every(running):
+            row = int(rows[~running][0])
+            raise refused_request(self._ids[row], self.state_of(row), LAUNCH, "it does not run")
+        if rows.size and not every(np.bincount(rows) < 2):
+            raise self._no_launch("a row is named twice")
+
+    def _must_be_free(self, new_blocks: Int64Array, covered: Int64Array) -> None:
+        """The new blocks are free, and the tables have room for the blocks then covered."""
+        if not every(new_blocks >= 0) or some(covered > self._table_width):
+            raise self._no_launch(f"a table has room for {self._table_width} blocks")
+        total, free = sum(new_blocks.tolist()), self.free_for()
+        if total > free:
+            raise self._no_launch(f"{total} new blocks, but {free} are free")
+
+    def _no_launch(self, why: str) -> RefusedError:
+        return refused_engine(self.mode, LAUNCH_STEP, why)
 
     def _grow(self, rows: Int64Array, new_blocks: Int64Array, growing: Int64Array) -> None:
         tables, ledger, column = self._tables, self._ledger, self._column[COVERED]
@@ -210,13 +294,18 @@ class StepLanes(TransferEvents):
 
         `failed` rows get no token and end in FINISHED_ERROR. `judge` is shown what is delivered
         and says whose turn ends.
+
+        Raises RefusedError, with nothing changed, for a step that is not the oldest in flight, for
+        results that are not one for each row, and for a failed row that the step has not. What is
+        delivered cannot be taken back, so a judge that raises, or stops what it cannot, is told
+        when the step is settled without its stops.
         """
+        sampled, failed = self._settleable(step, sampled, failed)
         launched = self._steps[step]
         outcome = self.engine_event(STEP_PROCESSED, step=step)
         assert outcome.went, f"step {step} is not the oldest one in flight"
         del self._steps[step]
         rows = launched.rows
-        failed = tuple(failed)
         replay = LaneReplay(self, rows) if self.replays else None
 
         column = self._column
@@ -249,17 +338,60 @@ class StepLanes(TransferEvents):
                 silent = ~(outputs | failing) & launched.samples
                 replay.skipped(step, silent, OUTPUT, np.ones_like(rows))
 
-        stopped = tuple(judge(out_rows, out_tokens, lengths, column[LIMIT][out_rows]))
+        try:
+            stopped = self._stoppable(
+                judge(out_rows, out_tokens, lengths, column[LIMIT][out_rows]), rows
+            )
+        except Exception:
+            self._end_failed(failed, step)
+            self._end_step(step)
+            raise
         for stop in stopped:
             self.stop(stop.row, step, stop.reason, at_limit=stop.at_limit)
+        ended = self._end_failed(failed, step)
+        self._end_step(step)
+        return Settled(step, out_rows, out_tokens, lengths, stopped, ended)
+
+    def _settleable(
+        self, step: int, sampled: Int32Array, failed: Iterable[int]
+    ) -> tuple[Int32Array, tuple[int, ...]]:
+        """What `settle` is told, in its types. Raises RefusedError."""
+        if step not in self._steps or step != self._engine.processed + 1:
+            why = f"step {step} is not the oldest one in flight"
+            raise refused_engine(self.mode, STEP_PROCESSED, why)
+        rows, tokens = self._steps[step].rows, token_ids(sampled)
+        if tokens is None or len(tokens) != len(rows):
+            why = f"step {step} has {len(rows)} rows, and its results are no token for each"
+            raise refused_engine(self.mode, STEP_PROCESSED, why)
+        failed = tuple(failed)
+        if failed and not set(failed) <= set(rows.tolist()):
+            why = f"step {step} has not all of the rows {failed}"
+            raise refused_engine(self.mode, STEP_PROCESSED, why)
+        return tokens, failed
+
+    def _stoppable(self, stops: Iterable[Stop], rows: Int64Array) -> tuple[Stop, ...]:
+        """What the judge says. Raises RefusedError for a stop that cannot be."""
+        stops = tuple(stops)
+        if stops:
+            known = set(rows.tolist())
+            for stop in stops:
+                if not (isinstance(stop, Stop) and stop.row in known):
+                    why = f"{stop} stops no row of the step"
+                    raise refused_engine(self.mode, "stop", why)
+                if stop.reason not in STOP_REASONS:
+                    why = f"{stop.reason} is no way in which a turn ends by its output"
+                    raise refused_request(self._ids[stop.row], RUNNING, STOP, why)
+        return stops
+
+    def _end_failed(self, failed: Iterable[int], step: int) -> tuple[int, ...]:
+        """The requests end that a step has failed, unless it is stale for them. Returns those."""
         ended = []
         for row in failed:
             if counts_for(self, row, step):
                 self._ask_blank()
-                if self.fire(row, ERROR).went:
+                if self._fire(row, ERROR).went:
                     ended.append(row)
-        self._end_step(step)
-        return Settled(step, out_rows, out_tokens, lengths, stopped, tuple(ended))
+        return tuple(ended)
 
     def _end_step(self, step: int) -> None:
         """The STEP holds of a processed step end."""
@@ -295,7 +427,7 @@ class StepLanes(TransferEvents):
 
     # --- letting go of all ------------------------------------------------------------------------
 
-    def let_go(self, rows: Int64Array, events: Int64Array) -> None:
+    def _let_go_at_once(self, rows: Int64Array, events: Int64Array) -> None:
         """PREEMPT or RECLAIM for each row, then every cached prefix without a hold is dropped.
 
         rows, events: [n], int64. All rows are resident, and all that run are sent PREEMPT. No step
@@ -318,6 +450,7 @@ class StepLanes(TransferEvents):
         if not rows.size:
             return np.zeros(0, dtype=np.int32)
         replay = LaneReplay(self, rows) if self.replays else None
+        self._proven_rows = None
         column = self._column
         width = int(column[COVERED][rows].max())
         blocks = self._tables[rows, :width][:, ::-1].ravel()

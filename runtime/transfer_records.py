@@ -41,12 +41,18 @@ from ..statemachine.reset import transfer_refuses
 from ..statemachine.states import (
     ABSENT,
     ADMIT_REMOTE,
+    BEGIN,
     CANCEL,
+    FAIL,
     FAILED,
+    FENCE,
     FENCED,
+    GIVE_UP,
     IN_FLIGHT,
     JOIN,
+    LAND,
     LANDED,
+    LEASE_OVER,
     LEAVE,
     LOAD,
     QUARANTINED,
@@ -64,6 +70,7 @@ from .block_replay import BlockReplay
 from .columns import COVERED, Blocks, read_only
 from .events import RequestEvents
 from .outcome import Fired, Outcome, make_blank
+from .refusals import integers, is_count, refused_request, refused_store, refused_transfer
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -73,6 +80,9 @@ _WIDTH = TRANSFER.width
 
 #: What a client may cause: requests that come to wait for a transfer, or no longer do.
 _BY_CLIENTS = (JOIN, LEAVE, CANCEL)
+#: What connectors and leases may tell of a transfer; the rest follows from its requests.
+SIGNALS = (BEGIN, LAND, FAIL, CANCEL, FENCE, GIVE_UP, LEASE_OVER)
+
 #: How many records of transfers that have ended are kept.
 ENDED_KEPT = 64
 _NO_BLOCKS: Int32Array = read_only(np.zeros(0, dtype=np.int32))
@@ -186,7 +196,7 @@ class TransferEvents(RequestEvents):
         if not self._loading:
             return 0, []
         most = (self.length(row) - 1) // self._block_size
-        keys = self.keys(row, most)
+        keys = self._keys(row, most)
         number, shared = 0, []
         for key in keys[hits:most]:
             found = self._loading.get(key)
@@ -233,16 +243,22 @@ class TransferEvents(RequestEvents):
 
         Takes a fresh block for each key; `reserve` more are promised to the request, so that it
         can run afterwards. Returns the outcome, and the transfer's number if it went: the caller
-        hands `transfers[number]` to the connector.
+        hands `transfers[number]` to the connector. Raises RefusedError for keys that do not follow
+        on the hits in its own prefix.
         """
+        self._ask_for_blocks(ADMIT_REMOTE, row, hits, len(keys))
+        covered = int(self._facts[COVERED, row])
+        behind, end = covered + len(hits), covered + len(hits) + len(keys)
+        own = end * self._block_size < self.length(row)
+        if not (own and list(keys) == self._keys(row, end)[behind:end] and is_count(reserve)):
+            why = "its keys do not follow on its hits, or reach its last token"
+            raise refused_request(self._ids[row], self.state_of(row), ADMIT_REMOTE, why)
         facts = TransferFacts()
         code = self._try_start(facts, LOAD, unshared=True)
         if code & ANSWER_MASK != GO:
             return Outcome(code), 0
         number = self._transfer_numbers + 1
-        covered = int(self._facts[COVERED, row])
-        self._ask_for_blocks(row, hits, len(keys))
-        outcome = self._ask_remote(row, number, covered + len(hits) + len(keys), reserve, facts)
+        outcome = self._ask_remote(row, number, end, reserve, facts)
         if not outcome.went:
             return outcome, 0
         return outcome, number
@@ -250,10 +266,22 @@ class TransferEvents(RequestEvents):
     def admit_joining(
         self, row: int, hits: Blocks, number: int, shared: Sequence[int], reserve: int
     ) -> Outcome:
-        """A request waits for a load that is under way and brings the blocks `shared` of it."""
-        self._ask_for_blocks(row, [*hits, *shared], 0)
+        """A request waits for a load that is under way and brings the blocks `shared` of it.
+
+        Raises RefusedError for blocks that are not its next ones in that load.
+        """
         # Blocks that are still being written are covered, but they are no hits.
-        self._ask.hits = len(hits)
+        self._ask_for_blocks(ADMIT_REMOTE, row, hits, 0, shared)
+        record = self._transfers.get(number)
+        if record is not None and record.joinable:
+            first, end = len(hits), len(hits) + len(shared)
+            own = end * self._block_size < self.length(row)
+            keys = self._keys(row, end)[first:end] if own else []
+            if not own or [self._loading.get(key) for key in keys] != [
+                (number, block) for block in shared
+            ]:
+                why = "the blocks are not its next ones in that load"
+                raise refused_request(self._ids[row], self.state_of(row), ADMIT_REMOTE, why)
         covered = int(self._facts[COVERED, row]) + len(hits) + len(shared)
         return self._ask_remote(row, number, covered, reserve, None)
 
@@ -262,8 +290,16 @@ class TransferEvents(RequestEvents):
 
         Blocks that nobody holds leave the free pool with it, but never those that are promised.
         The caller hands `transfers[number]` to the connector. Raises RefusedError when a block
-        is not published under its key.
+        is not published under its key, or named twice.
         """
+        ids = integers(blocks)
+        if ids is None or not len(ids) or len(keys) != len(ids):
+            raise refused_store("a store is of blocks, each with its key")
+        blocks = ids.tolist()
+        if not 0 <= min(blocks) <= max(blocks) < self._ledger.num_blocks:
+            raise refused_store("a block does not exist")
+        if len(set(blocks)) != len(blocks):
+            raise refused_store("a block is named twice")
         facts = TransferFacts()
         counts, index = self._ledger.counts, self._ledger.index
         if sum(not counts[block] for block in blocks) > self.free_for():
@@ -288,7 +324,7 @@ class TransferEvents(RequestEvents):
         x.reserve = reserve
         x.remote_tokens = covers * self._block_size
         self._starting = starting
-        return self.fire(row, ADMIT_REMOTE)
+        return self._fire(row, ADMIT_REMOTE)
 
     _starting: TransferFacts | None = None
 
@@ -352,7 +388,7 @@ class TransferEvents(RequestEvents):
             facts, self._starting = self._starting, None
             first = covered - self._new
             blocks = self._tables[row, first:covered].tolist()
-            keys = tuple(self.keys(row, covered)[first:covered])
+            keys = tuple(self._keys(row, covered)[first:covered])
             begun = self._begin_transfer(facts, keys, blocks, first, self._ids[row])
             assert begun == transfer
             record = self._transfers[transfer]
@@ -387,8 +423,10 @@ class TransferEvents(RequestEvents):
 
         valid_blocks: of a load that fails, how many of its leading blocks hold what they should.
         A load that ends tells its waiters at once. A signal for what has ended, or for a number
-        that nobody knows, is counted as ignored.
+        that nobody knows, is counted as ignored. Raises RefusedError for what is no such event.
         """
+        if event not in SIGNALS:
+            raise refused_transfer(str(number), "event", f"{event} is no signal and no lease's end")
         record = self._transfers.get(number)
         _blank_transfer(self._transfer_ask)
         self._transfer_ask.expired = expired
@@ -470,11 +508,11 @@ class TransferEvents(RequestEvents):
             if record.state == LANDED:
                 x.blocks = covered
                 x.tokens = covered * self._block_size
-                self.fire(row, TRANSFER_LANDED)
+                self._fire(row, TRANSFER_LANDED)
                 continue
             x.blocks = max(hits, min(covered, record.first + valid_blocks))
             x.fatal = self._failure_is_fatal
-            self.fire(row, TRANSFER_FAILED)
+            self._fire(row, TRANSFER_FAILED)
 
     def _remember(self, record: TransferRecord) -> None:
         """Keep the record of a transfer that has ended, and retire the oldest of more than 64."""

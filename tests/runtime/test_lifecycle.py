@@ -155,11 +155,11 @@ def test_steady_decoding_by_lanes_is_what_the_events_say() -> None:
     assert engine.view.hashed[rows].tolist() == [5, 6]
 
 
-def test_a_lane_that_computes_a_token_too_many_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_that_computes_a_token_too_few_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = lifecycle()
     row = running(engine, "a", 5)
-    monkeypatch.setattr(steps_module, "advance", lambda tokens, more: tokens + more + 1)
-    with pytest.raises(AssertionError, match="computed is 6, the events say 5"):
+    monkeypatch.setattr(steps_module, "advance", lambda tokens, more: tokens + more - 1)
+    with pytest.raises(AssertionError, match="computed is 4, the events say 5"):
         launch(engine, [row], [5], [0])
 
 
@@ -211,7 +211,11 @@ def test_a_result_without_a_token_disturbs_the_step_that_was_launched_on_it() ->
     assert engine.sequence(row).tolist() == [1, 1, 1, 1, 1, 9]
 
 
-def test_a_lane_call_that_the_declaration_would_refuse_is_caught() -> None:
+def test_a_lane_call_that_the_declaration_would_refuse_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when the lane itself has lost the look at what it is told."""
+    monkeypatch.setattr(steps_module, "some", lambda truths: False)
     engine = lifecycle()
     row = running(engine, "a", 5)
     with pytest.raises(AssertionError, match="its hold does not cover the tokens"):
@@ -242,8 +246,10 @@ def test_steps_are_settled_in_order_only() -> None:
     row = running(engine, "a", 5)
     launch(engine, [row], [5], [0])
     launch(engine, [row], [1], [0])
-    with pytest.raises(AssertionError, match="not the oldest"):
+    with pytest.raises(RefusedError, match="step 2 is not the oldest"):
         engine.settle(2, ids(9))
+    engine.check()
+    assert engine.settle(1, ids(9)).tokens.tolist() == [9]
 
 
 def test_a_failed_row_ends_and_the_others_of_its_step_go_on() -> None:

@@ -1,0 +1,114 @@
+"""What no caller of the lifecycle may ask, in any state: refused before anything is written.
+
+The declaration refuses what a state does not allow. It is never asked about what is none at all: a
+row of no request, blocks that do not exist, tokens that are no numbers. A caller hears of both by
+the same error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..statemachine.compile import Machine
+from ..statemachine.engine import ENGINE
+from ..statemachine.errors import RefusedError
+from ..statemachine.request import REQUEST
+from ..statemachine.states import (
+    ABSENT,
+    FINISHED_LENGTH_CAPPED,
+    FINISHED_REPETITION,
+    FINISHED_STOPPED,
+    START,
+    UNKNOWN,
+)
+from ..statemachine.transfer import TRANSFER
+from .columns import Int64Array
+
+_LEAST32, _MOST32 = -(2**31), 2**31 - 1
+_LEAST64, _MOST64 = -(2**63), 2**63 - 1
+#: Comparing an array's dtype with these costs a tenth of comparing it with the types.
+_IS_INT32, _IS_INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+#: How a turn can end by what a step sampled.
+STOP_REASONS = (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED, FINISHED_REPETITION)
+
+
+def refused_request(subject: str, state: int, event: int | str, why: str) -> RefusedError:
+    """The error for what may not be asked of a request in `state`."""
+    return _refused(REQUEST, subject, state, event, why)
+
+
+def refused_row(row: object, event: int | str) -> RefusedError:
+    """The error for a row that is no request's."""
+    return _refused(REQUEST, f"row {row}", UNKNOWN, event, "the row is no request's")
+
+
+def refused_transfer(subject: str, event: int | str, why: str, state: int = ABSENT) -> RefusedError:
+    """The error for what may not be asked of a transfer."""
+    return _refused(TRANSFER, subject, state, event, why)
+
+
+def refused_store(why: str) -> RefusedError:
+    """The error for blocks that cannot be stored."""
+    return refused_transfer("new", START, why)
+
+
+def refused_engine(mode: int, event: int | str, why: str) -> RefusedError:
+    """The error for what may not be asked of the engine as a whole."""
+    return _refused(ENGINE, "engine", mode, event, why)
+
+
+def _refused(
+    machine: Machine, subject: str, state: int, event: int | str, why: str
+) -> RefusedError:
+    table = machine.table
+    return RefusedError(
+        machine=table.name,
+        subject=subject,
+        state=table.states(state).name,
+        event=event if isinstance(event, str) else table.events(event).name.lower(),
+        why=why,
+        legal=table.legal_events(state),
+    )
+
+
+def integers(values: object) -> Int64Array | None:
+    """The values as int64 [n]; None for what is no list of integers."""
+    if type(values) is np.ndarray and values.dtype == _IS_INT64 and values.ndim == 1:
+        return values
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        return None
+    if array.dtype == np.uint64 and array.size and int(array.max()) > _MOST64:
+        return None
+    return array.astype(np.int64)
+
+
+def token_ids(values: object) -> npt.NDArray[np.int32] | None:
+    """The values as int32 [n]; None for what is no list of token ids."""
+    if type(values) is np.ndarray and values.dtype == _IS_INT32 and values.ndim == 1:
+        return values
+    array = integers(values)
+    if array is None:
+        return None
+    if array.size and not _LEAST32 <= int(array.min()) <= int(array.max()) <= _MOST32:
+        return None
+    return array.astype(np.int32)
+
+
+def is_count(value: object) -> bool:
+    """Whether it is an integer of at least 0 that a column can hold; a truth value is none."""
+    return (
+        isinstance(value, (int, np.integer))
+        and not isinstance(value, bool)
+        and 0 <= value <= _MOST64
+    )
+
+
+def is_int64(value: object) -> bool:
+    """Whether it is an integer that a column can hold."""
+    return isinstance(value, (int, np.integer)) and _LEAST64 <= value <= _MOST64
