@@ -379,7 +379,10 @@ class Clients:
         if request.bound:
             try:
                 self.runner.unbind(row)
-            except Exception:  # the row's next tenant is bound over what is left of this one
+            except BaseException as error:
+                if ends_the_program(error):
+                    raise
+                # The row's next tenant is bound over what is left of this one.
                 _log.exception("row %d of %r could not be unbound", row, request.id)
 
     def _text_fails(self, request: Request, why: str) -> None:

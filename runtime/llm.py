@@ -82,9 +82,11 @@ class LLM(Engine):
         (policy "priority"). salt: only requests with the same salt share cached prefixes.
         progress: whether to show a bar on stderr; None shows it on a terminal.
 
-        Raises InvalidRequestError and EngineClosedError before anything runs. A request that fails
-        later does not end the others: its completion says so (`failed`, `error`).
+        Raises InvalidRequestError and EngineClosedError before anything runs, and RejectedCallError
+        from within an `on_output`. A request that fails later does not end the others: its
+        completion says so (`failed`, `error`).
         """
+        self._may_wait("add_request")
         encoded = [self.encode(prompt) for prompt in _listed(prompts)]
         sampling = _one_each(params, len(encoded))
         gathering = _Gathering(len(encoded))

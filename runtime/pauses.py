@@ -250,12 +250,19 @@ class Pauses(Resets):
         except Exception as error:
             _log.exception("waking failed")
             if restored_weights:
-                self.runner.release_weights(engine.sleep_level)
+                self._release_again(engine.sleep_level)
             lifecycle.engine_event(WAKE_FAILED)
             return self._answer(False, f"memory could not be restored: {error}", retryable=True)
         lifecycle.engine_event(WOKE, tags=number)
         left = "a part of it is still asleep" if lifecycle.mode == SLEEPING else ""
         return self._answer(True, left)
+
+    def _release_again(self, level: int) -> None:
+        """The weights were restored and the cache was not: they sleep on with it."""
+        try:
+            self.runner.release_weights(level)
+        except Exception:  # resident for nothing, until the next try to wake finds them so
+            _log.exception("the weights could not be released again")
 
     def weights_changed(self) -> CallResult:
         """The weights are others: nothing older can be a hit in any tier. Only when paused."""

@@ -108,9 +108,9 @@ class Stepping(Clients):
                     self.runner.launch(batch)
                 else:
                     self._broken[launched.step] = RunnerError("none of its rows could be bound")
-            except Exception as error:
+            except BaseException as error:
+                self._broken[launched.step] = _contained(error)
                 _log.exception("step %d could not be launched", launched.step)
-                self._broken[launched.step] = error
         if lifecycle.finished:
             self._sweep()
         self.check()
@@ -141,9 +141,9 @@ class Stepping(Clients):
             tokens = self.lifecycle.sequence(row).copy()
             try:
                 self.runner.bind(row, request.params, tokens, outputs)
-            except Exception as error:
+            except BaseException as error:
+                unbound[row] = _contained(error)
                 _log.exception("%r could not be bound", request.id)
-                unbound[row] = error
             else:
                 request.bound = True
 
@@ -163,11 +163,11 @@ class Stepping(Clients):
         if broken is None:
             try:
                 result = self._read(self.runner.collect(launched.step, timeout), launched)
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, TimeoutError) and timeout is not None:
                     raise
+                broken = _contained(error)
                 _log.exception("step %d failed", launched.step)
-                broken = error
         unbound = self._unbound.pop(launched.step, None)
         if broken is not None:
             rows = launched.rows.astype(np.int32)
@@ -319,6 +319,13 @@ def _what_is_wrong(result: Any, launched: LaunchedStep) -> str:
         if strangers:
             return f"an error of row {strangers.pop()!r}, which the step does not have"
     return ""
+
+
+def _contained(error: BaseException) -> Exception:
+    """What a runner raised, as an error of the requests that it ends. Raises Ctrl-C again."""
+    if ends_the_program(error):
+        raise error
+    return error if isinstance(error, Exception) else RunnerError(in_words(error))
 
 
 def _without(batch: StepBatch, rows: Iterable[int]) -> StepBatch:

@@ -29,6 +29,7 @@ from ...statemachine.states import (
     LEASE_OVER,
     LOAD,
 )
+from ..arguments import ends_the_program
 from ..columns import Blocks
 from ..outcome import Outcome
 from ..protocols import Connector, SignalKind, TouchedConnector, TransferSignal
@@ -163,8 +164,8 @@ class TransferManager:
         for signal in said:
             try:
                 heard = _checked(signal)
-            except Exception:
-                self._failed("signal")
+            except BaseException as error:
+                self._failed("signal", error)
             else:
                 self._hear(heard)
 
@@ -240,8 +241,8 @@ class TransferManager:
         start = connector.start_load if record.kind == LOAD else connector.start_store
         try:
             start(record.number, record.keys, record.blocks)
-        except Exception:
-            self._failed("start")
+        except BaseException as error:
+            self._failed("start", error)
             self._lifecycle.transfer(record.number, CANCEL)
             return
         self._lifecycle.transfer(record.number, BEGIN)
@@ -334,12 +335,17 @@ class TransferManager:
     def _ask(self, name: str, call: Callable[[], T], otherwise: T) -> T:
         try:
             return call()
-        except Exception:
-            self._failed(name)
+        except BaseException as error:
+            self._failed(name, error)
             return otherwise
 
-    def _failed(self, call: str) -> None:
-        """A connector that is down is reported the 1st, 2nd, 4th, 8th, … time."""
+    def _failed(self, call: str, error: BaseException) -> None:
+        """A connector that is down is reported the 1st, 2nd, 4th, 8th, … time.
+
+        Its asyncio.CancelledError, say, is no Exception and its own fault as well.
+        """
+        if ends_the_program(error):
+            raise error
         self.errors[call] += 1
         count = self.errors[call]
         if count & (count - 1) == 0:

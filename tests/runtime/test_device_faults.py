@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -95,23 +96,24 @@ def test_a_row_that_the_result_lacks_has_failed() -> None:
 class Picky(FakeRunner):
     """Cannot bind, or cannot unbind, the rows of prompts of three tokens."""
 
-    def __init__(self, call: str) -> None:
+    def __init__(self, call: str, error: BaseException | None = None) -> None:
         super().__init__(16, SIZE, manual=True)
         self._call = call
+        self._error = error or MemoryError("no room for its penalties")
         self._bad: set[int] = set()
 
     def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
         self._bad.discard(row)
         if len(tokens) == 3:
             if self._call == "bind":
-                raise MemoryError("no room for its penalties")
+                raise self._error
             self._bad.add(row)
         super().bind(row, params, tokens, outputs)
 
     def unbind(self, row: int) -> None:
         super().unbind(row)
         if row in self._bad:
-            raise RuntimeError("unbind")
+            raise self._error
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -148,8 +150,9 @@ def test_a_step_of_which_no_row_can_be_bound_is_not_launched() -> None:
 
 
 @pytest.mark.parametrize("end", ["length", "abort"])
-def test_who_cannot_be_unbound_has_ended_all_the_same(end: str) -> None:
-    bench = Bench(runner=Picky("unbind"))
+@pytest.mark.parametrize("error", [RuntimeError(), SystemExit()])
+def test_who_cannot_be_unbound_has_ended_all_the_same(end: str, error: BaseException) -> None:
+    bench = Bench(runner=Picky("unbind", error))
     heard = bench.add("bad", 3)
     bench.add("b", 5)
     bench.turn()
@@ -221,6 +224,27 @@ def test_what_is_no_result_fails_its_step_and_says_why(
     bench.run()
     bench.assert_undisturbed("c", [12] * 5, 4)
     assert bench.free == 16
+
+
+@pytest.mark.parametrize("call", ["bind", "launch", "collect"])
+def test_a_runner_that_would_end_the_program_ends_its_own_requests(call: str) -> None:
+    bench = Bench()
+    called = getattr(bench.runner, call)
+    failing = [True]
+
+    def exits(*arguments: object) -> object:
+        if failing.pop() if failing else False:
+            sys.exit("the device is gone")
+        return called(*arguments)
+
+    setattr(bench.runner, call, exits)
+    doomed = bench.add("a", 5)
+    bench.turn()
+    assert doomed.outputs[-1].error == "RunnerError: SystemExit: the device is gone"
+    bench.runner._results.clear()
+    bench.add("b", 5)
+    bench.run()
+    bench.assert_undisturbed("b", [11] * 5, 4)
 
 
 class Hostile(Mapping[int, object]):

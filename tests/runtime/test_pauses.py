@@ -266,6 +266,26 @@ def test_a_wake_that_fails_sleeps_on_and_can_be_tried_again() -> None:
     bench.assert_undisturbed("a", [10] * 5, 9)
 
 
+def test_weights_that_cannot_be_released_again_do_not_end_the_engine() -> None:
+    """The cache could not be restored, and what was restored before it stays."""
+    bench = Bench()
+    bench.run(bench.core.sleep().done)
+    restore, release = bench.runner.kv.restore, bench.runner.release_weights
+
+    def fail(*level: int) -> None:
+        raise MemoryError("no memory")
+
+    bench.runner.kv.restore = bench.runner.release_weights = fail  # type: ignore[method-assign]
+    result = bench.core.wake()
+    assert (result.success, result.mode) == (False, "sleeping")
+    bench.runner.kv.restore = restore  # type: ignore[method-assign]
+    bench.runner.release_weights = release  # type: ignore[method-assign]
+    assert bench.core.wake().success
+    bench.add("a", 5)
+    bench.run()
+    bench.assert_undisturbed("a", [10] * 5, 4)
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 

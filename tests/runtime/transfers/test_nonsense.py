@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -127,7 +128,9 @@ def test_a_load_that_failed_has_no_more_valid_blocks_than_it_has_and_no_fewer_th
     bench.lifecycle.check()
 
 
-@pytest.mark.parametrize("poll", [lambda _: None, lambda _: 5, lambda _: 1 / 0])
+@pytest.mark.parametrize(
+    "poll", [lambda _: None, lambda _: 5, lambda _: 1 / 0, lambda _: sys.exit(1)]
+)
 def test_a_poll_that_gives_no_signals_is_one_that_failed(poll: Callable[[Nonsense], Any]) -> None:
     bench = served(Nonsense(poll=poll))
     assert bench.core.transfers is not None
