@@ -42,8 +42,10 @@ from ..statemachine.states import (
     GRAMMAR_FAILED,
     GRAMMAR_READY,
     GROW,
+    LAUNCH_STEP,
     PREEMPT,
     RECLAIM,
+    STEP_PROCESSED,
     STOP,
     UNKNOWN,
     WAITING,
@@ -124,12 +126,11 @@ class RequestEvents(LifecycleState):
             self._ask_blank().tokens = len(tokens)
             self._fire(known, ADD)  # the table rejects it
             raise AssertionError("an id that is known was added")
-        self._arrivals += 1
         x = self._ask_blank()
         x.tokens = len(tokens)
         x.resumable = bool(resumable)
         x.priority = int(priority)
-        x.arrival = self._arrivals
+        x.arrival = self._arrivals + 1
         x.grammar = bool(grammar)
         row = self._take_row()
         self._ids[row] = request_id
@@ -140,6 +141,7 @@ class RequestEvents(LifecycleState):
             self._columns[:, row] = 0  # a fact that no column can hold leaves those before it
             self._free_rows.append(row)
             raise
+        self._arrivals += 1
         self._row_of[request_id] = row
         self._salts[row] = salt
         if self._facts[STATE, row] != FINISHED_IGNORED:
@@ -278,7 +280,15 @@ class RequestEvents(LifecycleState):
         self._limit[row] = min(length, capacity(self._engine.pool_blocks, self._block_size) + 1)
 
     def engine_event(self, event: int, **ask: int) -> Outcome:
-        """An event of the engine's machine. Raises RefusedError when the table rejects it."""
+        """An event of the engine's machine. Raises RefusedError when the table rejects it.
+
+        Steps are numbered by `launch` and `settle` alone: their events are refused here.
+        """
+        if event in (LAUNCH_STEP, STEP_PROCESSED):
+            raise refused_engine(self.mode, event, "launch and settle tell of steps")
+        return self._engine_event(event, **ask)
+
+    def _engine_event(self, event: int, **ask: int) -> Outcome:
         if not 0 <= event < _ENGINE_WIDTH:
             raise refused_engine(self.mode, "event", f"{event} is no event")
         e, x = self._engine, self._engine_ask

@@ -186,7 +186,7 @@ class StepLanes(TransferEvents):
             raise self._no_launch("a row has no tokens")
         if not all_sample and some(ends > target):
             raise self._no_launch("a row has more tokens than will be known")
-        if not self.engine_event(LAUNCH_STEP).went:
+        if not self._engine_event(LAUNCH_STEP).went:
             return None
         step = self._engine.launched
         replay = LaneReplay(self, rows) if self.replays else None
@@ -302,7 +302,7 @@ class StepLanes(TransferEvents):
         """
         sampled, failed = self._settleable(step, sampled, failed)
         launched = self._steps[step]
-        outcome = self.engine_event(STEP_PROCESSED, step=step)
+        outcome = self._engine_event(STEP_PROCESSED, step=step)
         assert outcome.went, f"step {step} is not the oldest one in flight"
         del self._steps[step]
         rows = launched.rows

@@ -67,7 +67,7 @@ from ..statemachine.states import (
 )
 from ..statemachine.transfer import TRANSFER
 from .block_replay import BlockReplay
-from .columns import COVERED, Blocks, read_only
+from .columns import COVERED, Blocks, ReadOnly, read_only
 from .events import RequestEvents
 from .outcome import Fired, Outcome, make_blank
 from .refusals import integers, is_count, refused_request, refused_store, refused_transfer
@@ -85,7 +85,6 @@ SIGNALS = (BEGIN, LAND, FAIL, CANCEL, FENCE, GIVE_UP, LEASE_OVER)
 
 #: How many records of transfers that have ended are kept.
 ENDED_KEPT = 64
-_NO_BLOCKS: Int32Array = read_only(np.zeros(0, dtype=np.int32))
 
 
 @dataclass(slots=True)
@@ -97,10 +96,10 @@ class _Changing:
     waiters: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRecord:
-    """One transfer: its facts, its hold and those who wait for it. Read-only."""
+class TransferRecord(ReadOnly):
+    """One transfer: its facts, its hold and those who wait for it."""
 
+    __slots__ = ("_now", "blocks", "first", "keys", "number", "owner", "since")
     number: int
     keys: tuple[bytes, ...]  # of its blocks, in order
     blocks: Int32Array  # the device blocks that it writes (LOAD) or reads (STORE); read-only
@@ -108,6 +107,26 @@ class TransferRecord:
     first: int  # LOAD: place of its first block in the waiters' tables
     owner: str  # LOAD: the id of the request that started it
     _now: _Changing
+
+    def __init__(
+        self,
+        number: int,
+        facts: TransferFacts,
+        keys: tuple[bytes, ...],
+        blocks: Sequence[int],
+        since: float,
+        first: int,
+        owner: str,
+    ) -> None:
+        self._set(
+            number=number,
+            keys=keys,
+            blocks=read_only(np.array(blocks, dtype=np.int32)),
+            since=since,
+            first=first,
+            owner=owner,
+            _now=_Changing(facts),
+        )
 
     @property
     def facts(self) -> TransferFacts:
@@ -356,15 +375,7 @@ class TransferEvents(RequestEvents):
         """
         self._transfer_numbers += 1
         number = self._transfer_numbers
-        record = TransferRecord(
-            number,
-            keys,
-            read_only(np.array(blocks, dtype=np.int32)),
-            self._clock(),
-            first,
-            owner,
-            _Changing(facts),
-        )
+        record = TransferRecord(number, facts, keys, blocks, self._clock(), first, owner)
         self._transfers[number] = self._open[number] = record
         if record.kind != LOAD:
             self._storing += len(record.blocks)
@@ -530,4 +541,4 @@ class TransferEvents(RequestEvents):
 
 def _unknown(number: int) -> TransferRecord:
     """What is known of a number that was never used, or whose record is gone."""
-    return TransferRecord(number, (), _NO_BLOCKS, 0.0, 0, "", _Changing(TransferFacts()))
+    return TransferRecord(number, TransferFacts(), (), (), 0.0, 0, "")
