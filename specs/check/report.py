@@ -5,6 +5,7 @@ A report is turned into plain data first, so that a remembered run prints as a f
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -32,6 +33,12 @@ NOT_PROVED = (
     "that hashes of different prefixes differ: assumed",
 )
 
+#: What the numbers of a line count.
+_COLUMNS = (
+    "conditions: start, its invariants hold at first; event, each way in which an event goes keeps "
+    "them; own, the statement itself. All words and formulas: --explain ID"
+)
+
 _COLOURS = {
     Verdict.PROVED.value: "green",
     Verdict.REFUTED.value: "bold red",
@@ -46,6 +53,7 @@ def as_dict(
     second: Second | None = None,
 ) -> dict[str, Any]:
     """The report as plain data; `second` is what the other solver said, if it was asked."""
+    kept = _consecution_by_action(report)
     return {
         "second_solver": _second(second),
         "verdict": report.verdict.value,
@@ -58,12 +66,14 @@ def as_dict(
         "obligations": [
             {
                 "id": finding.obligation.id,
+                "short": finding.obligation.short,
                 "statement": finding.obligation.statement,
                 "method": finding.obligation.method,
                 "verdict": finding.verdict.value,
                 "conditions": finding.conditions,
                 "by_frame": finding.framed,
                 "parts": finding.parts,
+                "consecution_by_action": dict(sorted(kept[finding.obligation.id].items())),
                 "seconds": round(finding.seconds, 2),
                 "rests_on": list(finding.rests_on),
                 "unknown": [
@@ -99,6 +109,16 @@ def as_dict(
     }
 
 
+def _consecution_by_action(report: Report) -> dict[str, Counter[str]]:
+    """For each obligation: how many of its consecution conditions are of which action."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in report.decided:
+        condition = each.condition
+        if condition.part == "consecution" and condition.transition is not None:
+            found[condition.obligation][condition.transition.action] += 1
+    return found
+
+
 def _second(second: Second | None) -> dict[str, Any] | None:
     if second is None:
         return None
@@ -118,27 +138,8 @@ def _second(second: Second | None) -> dict[str, Any] | None:
 
 def print_report(console: Console, report: Mapping[str, Any], *, remembered: bool = False) -> None:
     """One line an obligation, then the assumptions, then what is not proved."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("id", no_wrap=True)
-    table.add_column("obligation", ratio=1)
-    table.add_column("method", min_width=11)
-    table.add_column("conditions", justify="right", min_width=10)
-    table.add_column("time", justify="right", min_width=7)
-    table.add_column("verdict", min_width=8)
-    for each in report["obligations"]:
-        verdict = each["verdict"]
-        shown = Text(verdict, style=_COLOURS[verdict])
-        if each["rests_on"] and verdict == Verdict.RESTS.value:
-            shown.append(f": {', '.join(each['rests_on'])}")
-        table.add_row(
-            each["id"],
-            each["statement"],
-            each["method"],
-            str(each["conditions"]),
-            f"{each['seconds']:.1f} s",
-            shown,
-        )
-    console.print(table)
+    console.print(_table(report["obligations"], console.width))
+    console.print(f"\n{_COLUMNS}")
     since = " (remembered: nothing has changed since)" if remembered else ""
     console.print(
         f"\n{report['conditions']} conditions over {report['moves']} ways in which actions go, and "
@@ -146,6 +147,9 @@ def print_report(console: Console, report: Mapping[str, Any], *, remembered: boo
         f"{report['rows']} rows that go; {report['seconds']:.1f} s{since}"
     )
     for each in report["obligations"]:
+        if each["verdict"] == Verdict.RESTS.value:
+            line = f"\n{each['id']} {each['verdict']}: {', '.join(each['rests_on'])}"
+            console.print(Text(line, style="yellow"))
         for lines in each["counterexamples"]:
             console.print()
             for number, line in enumerate(lines):
@@ -164,6 +168,45 @@ def print_report(console: Console, report: Mapping[str, Any], *, remembered: boo
     for what in report["vacuous"]:
         console.print(Text(f"\nvacuous: {what}", style="bold red"))
     _print_assumptions(console, report)
+
+
+def _table(obligations: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """One line an obligation: its whole statement if that fits, otherwise the short one."""
+    head = ("id", "obligation", "method", "start", "event", "own", "s", "verdict")
+    rows = [_cells(each) for each in obligations]
+    others = [
+        max(len(row[column]) for row in [head, *rows])
+        for column in range(len(head))
+        if head[column] != "obligation"
+    ]
+    left = width - sum(others) - len(others)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in head:
+        numbers = name in ("start", "event", "own", "s")
+        ratio = 1 if name == "obligation" else None
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=True, ratio=ratio)
+    for row, each in zip(rows, obligations, strict=True):
+        name, _, *more, verdict = row
+        words = each["statement"] if len(each["statement"]) <= left else each["short"]
+        table.add_row(name, words, *more, Text(verdict, style=_COLOURS[each["verdict"]]))
+    return table
+
+
+def _cells(obligation: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line's cells; of the conditions: initiation, consecution, the statement's own."""
+    parts = obligation["parts"]
+    start, event = parts.get("initiation", 0), parts.get("consecution", 0)
+    rests = obligation["verdict"] == Verdict.RESTS.value
+    return (
+        obligation["id"],
+        "",
+        obligation["method"],
+        str(start),
+        str(event),
+        str(obligation["conditions"] - start - event),
+        f"{obligation['seconds']:.1f}",
+        "rests" if rests else obligation["verdict"],
+    )
 
 
 def _print_assumptions(console: Console, report: Mapping[str, Any]) -> None:

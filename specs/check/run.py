@@ -101,7 +101,7 @@ def check(
     the declaration cannot be executed symbolically.
     """
     tell: Progress = progress or (lambda done, total, what: None)
-    chosen = [_named(name) for name in ids] or list(OBLIGATIONS)
+    chosen = list(dict.fromkeys(map(_named, ids))) or list(OBLIGATIONS)
     started = time.perf_counter()
     prover = Prover(budget, cache)
     proofs = Proofs(declaration or standard(), prover)
