@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from kvproof.runtime.protocols import Int32Array, SignalKind, TransferSignal
 
 from .harness import Bench
 
@@ -105,3 +108,56 @@ def test_work_that_comes_after_a_long_idle_time_has_not_stood_still() -> None:
     bench.add("b", 5, 2)
     bench.core.tick()
     assert bench.core.healthy() == (True, "")
+
+
+def test_loads_that_end_are_work_that_moves_though_no_step_can_be_launched() -> None:
+    """Each fails after 50 seconds, and the next one is tried; the last one hangs."""
+    failed: list[TransferSignal] = []
+    tier = Tier(failed)
+    bench = Bench(connector=tier, watchdog=60.0, transfer_lease=1e9, load_deadline=1e9)
+    bench.add("a", 9)
+    for number in range(1, 4):
+        bench.core.tick()
+        bench.core.launch_step()
+        assert tier.loads == number
+        bench.core.tick()
+        assert bench.core.healthy() == (True, "")
+        bench.now += 50.0
+        bench.core.tick()
+        assert bench.core.healthy() == (True, "")
+        if number < 3:
+            failed.append(TransferSignal(number, SignalKind.FAILED))
+    bench.now += 20.0
+    bench.core.tick()
+    assert "LOAD 3" in bench.core.healthy()[1]
+
+
+class Tier:
+    """Has two blocks of every prompt, whose loads fail when the test says so."""
+
+    def __init__(self, failed: list[TransferSignal]) -> None:
+        self._failed = failed
+        self.loads = 0
+
+    def lookup(self, keys: Sequence[bytes]) -> int:
+        return 2
+
+    def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
+        self.loads += 1
+
+    def start_store(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None:
+        raise AssertionError("nothing is computed")
+
+    def poll(self) -> Sequence[TransferSignal]:
+        said = list(self._failed)
+        self._failed.clear()
+        return said
+
+    def cancel(self, transfer: int) -> None:
+        raise AssertionError("nothing is cancelled")
+
+    def reset(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
