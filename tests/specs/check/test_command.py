@@ -76,24 +76,21 @@ def test_it_prints_one_line_an_obligation_then_what_is_assumed_and_what_is_not_p
     assert printed.index(last) < printed.index("Assumed of the world") < printed.index("Not proved")
 
 
-def test_a_line_shows_method_conditions_by_part_and_time(
-    proved: Report, capsys: pytest.CaptureFixture[str]
+def test_a_line_shows_statement_method_conditions_by_part_and_time(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["check", "--id", "S7", "--id", "P1"]) == exits.OK
+    asked = ["check", "--id", "S7", "--id", "P1"]
+    assert main(asked) == exits.OK
     table = table_of(capsys.readouterr().out)
-    for name in ("S7", "P1"):
-        obligation = BY_ID[name]
-        (finding,) = (each for each in proved.findings if each.obligation is obligation)
-        start, event = (finding.parts.get(part, 0) for part in run.INDUCTIVE)
-        own = finding.conditions - start - event
-        assert own > 0
-        *_, method, first, second, third, seconds, verdict = table[name].split()
-        assert obligation.statement in table[name]
-        assert (method, int(first), int(second), int(third)) == (
-            obligation.method, start, event, own,
-        )  # fmt: skip
-        assert float(seconds) >= 0
-        assert verdict == "proved"
+    assert main([*asked, "--json"]) == exits.OK  # remembered: the very same figures
+    for each in json.loads(capsys.readouterr().out)["obligations"]:
+        line = table[each["id"]]
+        start, event = (each["parts"].get(part, 0) for part in ("initiation", "consecution"))
+        own = each["conditions"] - start - event
+        assert (start > 0, event > 0, own > 0) == (each["id"] == "S7", each["id"] == "S7", True)
+        assert each["statement"] in line
+        shown = [each["method"], str(start), str(event), str(own), f"{each['seconds']:.1f}"]
+        assert line.split()[-6:] == [*shown, "proved"]
 
 
 def test_an_id_that_is_given_twice_is_proved_once(
