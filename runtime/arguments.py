@@ -14,8 +14,8 @@ from .api import EngineError, InvalidRequestError
 
 #: What numbers can be given and are no tokens in an order.
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
-#: A column of the lifecycle holds no more.
-_INT64 = np.iinfo(np.int64)
+#: A column of the lifecycle holds numbers below it, and not below its negative.
+_INT64 = 1 << 63
 
 
 def required(
@@ -49,7 +49,7 @@ def int64(error: type[EngineError], what: str, value: Any) -> int:
     """The integer that a caller gives. Raises `error` for what is none, or needs over 64 bits."""
     required(error, what, value, int, np.integer)
     number = int(value)
-    if not _INT64.min <= number <= _INT64.max:
+    if not -_INT64 <= number < _INT64:
         raise error(f"{what} is {number}: it must fit in 64 bits")
     return number
 

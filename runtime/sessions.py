@@ -98,7 +98,8 @@ class Request:
         """
         text = self.text
         if text is not None:
-            self.piece = _string(text.push((token,)))
+            piece = text.push((token,))
+            self.piece = piece if type(piece) is str else _string(piece)
             if text.stopped_by is not None:
                 self.stop_reason = text.stopped_by
                 return True

@@ -228,8 +228,11 @@ class Stepping(Clients):
         requests = self._requests
         # What a client does from within its output may end another one, and give its row away.
         told = [requests[row] for row in settled.rows.tolist()]
-        with self._telling():
+        self._delivering = True  # no step is processed from within an output: it was False
+        try:
             self._tell_each(told, settled, stopped, logprobs)
+        finally:
+            self._delivering = False
 
     def _tell_each(
         self,
