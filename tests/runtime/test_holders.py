@@ -28,6 +28,18 @@ def test_a_hold_is_as_old_as_its_admission_however_much_it_grows() -> None:
     assert (holder.since, holder.age) == (5.0, 7.0)
 
 
+def test_a_session_that_comes_back_has_held_its_blocks_all_the_while() -> None:
+    bench = Bench()
+    bench.now = 5.0
+    bench.add("session", 5, 2, resumable=True)
+    bench.run(lambda: bench.state("session") == "WAITING_FOR_STREAMING_REQ")
+    bench.now = 9.0
+    bench.chunk("session", [1] * 6)
+    bench.turn()
+    assert bench.state("session") == "RUNNING"
+    assert (of(bench, "REQUEST").blocks, of(bench, "REQUEST").since) == (4, 5.0)
+
+
 def test_who_let_go_and_is_admitted_again_holds_anew() -> None:
     bench = Bench()
     bench.now = 5.0

@@ -154,10 +154,12 @@ def test_one_short_block_costs_one_victim_whose_blocks_a_launched_step_still_tou
     for name, length, tokens in (("a", 7, 5), ("b", 5, 3), ("c", 5, 3)):
         bench.add(name, length, tokens)
     core = bench.core
-    while not core.stats().preemptions:
+    for _ in range(40):
         core.tick()
         launched = core.launch_step()
-        if not core.stats().preemptions and (core.in_flight == 2 or not launched):
+        if core.stats().preemptions:
+            break
+        if core.in_flight == 2 or not launched:
             core.finish_step()
     assert bench.free == 0, "what the victim held is still to come"
     assert core.stats().holds["STEP"] == 1
