@@ -42,6 +42,7 @@ FACTS_AND_OTHERS = (*FACTS, "target", "limit")
 
 def audit(lifecycle: Lifecycle) -> None:
     """Raise AssertionError that names what does not agree."""
+    _states(lifecycle)
     _counts(lifecycle)
     _pool_and_index(lifecycle)
     _containers(lifecycle)
@@ -50,6 +51,12 @@ def audit(lifecycle: Lifecycle) -> None:
     _facts(lifecycle)
     _transfers(lifecycle)
     _steps(lifecycle)
+
+
+def _states(lifecycle: Lifecycle) -> None:
+    """Every state is one: what follows asks by its name."""
+    known = np.isin(lifecycle.view.state, list(RequestState))
+    assert known.all(), f"row {np.flatnonzero(~known)[0]} is in a state that there is not"
 
 
 def _counts(lifecycle: Lifecycle) -> None:
@@ -259,6 +266,8 @@ def _steps_and_turns(lifecycle: Lifecycle, row: int, state: int, name: str) -> N
     counts = state in (RUNNING, PREEMPTED, FINISHED_ABORTED, FINISHED_ERROR)
     assert stale <= newest if counts else stale == newest, f"what is in flight counts: {name}"
     assert stale >= 0, f"stale before the first step: {name}"
+    counted = state == RUNNING and newest > stale
+    assert view.computed[row] > 0 or not counted, f"a step has computed nothing: {name}"
 
     session, is_open = int(view.resumable[row]), int(view.input_open[row])
     queue = lifecycle._queued[row]

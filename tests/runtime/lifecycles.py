@@ -89,6 +89,7 @@ def picture(engine: Lifecycle) -> tuple[Any, ...]:
         ledger.counts.tobytes(), bytes(ledger.being_written), ledger.quarantined.tobytes(),
         bytes(ledger.pool._uncached), list(ledger.pool.eviction_order()),
         dict(ledger.index._block),
-        [(hold.step, hold.blocks.tolist()) for holds in ledger.step_holds.values() for hold in holds],
+        [[(hold.step, hold.blocks.tolist()) for hold in holds]
+         for holds in ledger.step_holds.values()],
         [list(history) for history in engine._history],
     )  # fmt: skip

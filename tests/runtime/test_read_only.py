@@ -44,9 +44,11 @@ class Walk:
             for key, item in value.items():
                 self.into(f"{path}[{key}]", item, own=False)
         elif isinstance(value, tuple):
+            names = getattr(value, "_fields", None)
             for place, item in enumerate(value):
-                self.into(f"{path}[{place}]", item, own=False)
-            for name in getattr(value, "_fields", ()):
+                step = f"[{place}]" if names is None else f".{names[place]}"
+                self.into(path + step, item, own=False)
+            for name in names or ():
                 self._cannot_be_set(path, value, name)
         elif isinstance(value, list):
             assert own, f"{path} is the lifecycle's own list"
@@ -101,7 +103,7 @@ def test_no_public_attribute_of_the_lifecycle_and_of_what_it_shows_can_be_writte
         "lifecycle.ledger.pool", "lifecycle.running", "lifecycle.running.array",
         "lifecycle.blocked", "lifecycle.finished", "lifecycle.ignored", "lifecycle.transfers[1]",
         "lifecycle.transfers[1].waiters", "lifecycle.transfers[1].blocks",
-        "lifecycle.transfers[1].facts", "lifecycle.steps_in_flight[0].rows",
+        "lifecycle.transfers[1].facts", "lifecycle.newest_rows",
         "lifecycle.steps_in_flight[0].counts", "lifecycle.config", "lifecycle.hasher",
     ):  # fmt: skip
         assert path in visited, f"the walk has not come to {path}"
