@@ -5,8 +5,10 @@ To add a command: a module here with a public `command` (see `lazy`), and a line
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,8 +82,8 @@ def application() -> typer.core.TyperGroup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `kvproof` with `arguments` (default: those of the process); return its exit code.
 
-    A usage error or a missing extra ends with `exits.USAGE`: typer's own code for them, 2, would
-    read as "refuted".
+    A usage error, a missing extra or a declaration that does not load ends with `exits.USAGE`:
+    typer's own code for the first, 2, would read as "refuted", and Python's, 1, as "failed".
     """
     typed = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -92,19 +94,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.Abort:
         typer.echo("aborted", err=True)
         return exits.FAILED
-    except ModuleNotFoundError as error:
-        called = next((listed for listed in COMMANDS if listed.name in typed[:1]), None)
-        extra = missing_extra(error, called.extra if called else None)
-        if extra is None:
+    except Exception as error:
+        words = _missing(error, typed) or _no_declaration()
+        if words is None:
             raise
-        name = f"kvproof {called.name}" if called else "kvproof"
-        typer.echo(
-            f"{name} needs {error.name}, which is not installed. It comes with the extra {extra} "
-            f"of kvproof; from its sources:\n    pip install 'path/to/kvproof[{extra}]'",
-            err=True,
-        )
+        typer.echo(words, err=True)
         return exits.USAGE
     return result if isinstance(result, int) else exits.OK
+
+
+def _missing(error: Exception, typed: Sequence[str]) -> str | None:
+    """Say which extra brings what was not found; None if that is not what went wrong."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    called = next((listed for listed in COMMANDS if listed.name in typed[:1]), None)
+    extra = missing_extra(error, called.extra if called else None)
+    if extra is None:
+        return None
+    name = f"kvproof {called.name}" if called else "kvproof"
+    return (
+        f"{name} needs {error.name}, which is not installed. It comes with the extra {extra} "
+        f"of kvproof; from its sources:\n    pip install 'path/to/kvproof[{extra}]'"
+    )
+
+
+def _no_declaration() -> str | None:
+    """Say why the declaration does not load, for example because a table is not total.
+
+    None if it does: then the fault is ours, and is shown as it is.
+    """
+    try:
+        importlib.import_module("...statemachine", __package__)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return (
+            f"kvproof: the declaration does not load: {type(error).__name__}: {error}\n"
+            f"    {where.filename}:{where.lineno}"
+        )
+    return None
 
 
 def _usage_message(error: Exception) -> str:

@@ -1,5 +1,7 @@
 """The command line itself: lazy commands, missing extras, exit codes."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -147,3 +149,44 @@ def test_every_listed_command_has_its_module_and_prints_its_help(
     for listed in cli.COMMANDS:
         assert cli.main([listed.name, "--help"]) == exits.OK, listed.name
         assert "Usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    Row(E.GRAMMAR_READY, (GRAMMAR,)",
+            "    Row(E.GRAMMAR_READY, (RUNNING,)",
+            "SpecificationError: request: GRAMMAR_READY in WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR "
+            "has no row for every case",
+        ),
+        ("ROWS = (", "ROWS = no_such_rows, (", "NameError: name 'no_such_rows' is not defined"),
+        ("ROWS = (", "ROWS = = (", "SyntaxError: invalid syntax (request.py, line "),
+    ],
+    ids=["not total", "a name that is not there", "no Python"],
+)
+@pytest.mark.parametrize("asked", ["check --id P1", "table"])
+def test_a_declaration_that_does_not_load_is_a_bad_specification_and_no_traceback(
+    tmp_path: Path, old: str, new: str, said: str, asked: str
+) -> None:
+    """A copy of the project is found before it: the same sources but for one line."""
+    copy = tmp_path / "kvproof"
+    shutil.copytree(ROOT / "statemachine", copy / "statemachine")
+    (copy / "specs").symlink_to(ROOT / "specs")
+    (copy / "runtime").symlink_to(ROOT / "runtime")
+    file = copy / "statemachine" / "request.py"
+    source = file.read_text()
+    assert source.count(old) == 1
+    file.write_text(source.replace(old, new))
+    code = "import sys; from kvproof.specs.cli import main; sys.exit(main())"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *asked.split()],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == exits.USAGE, run.stderr
+    assert f"the declaration does not load: {said}" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
