@@ -47,8 +47,10 @@ def seconds(error: type[EngineError], what: str, value: float) -> float:
 
 def int64(error: type[EngineError], what: str, value: Any) -> int:
     """The integer that a caller gives. Raises `error` for what is none, or needs over 64 bits."""
-    required(error, what, value, int, np.integer)
-    number = int(value)
+    number = value
+    if type(value) is not int:
+        required(error, what, value, int, np.integer)
+        number = int(value)
     if not -_INT64 <= number < _INT64:
         raise error(f"{what} is {number}: it must fit in 64 bits")
     return number

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from kvproof.runtime import engine as loop
+from kvproof.runtime import loop
 from kvproof.runtime.api import EngineConfig, RequestOutput
 from kvproof.runtime.engine import Engine
 from kvproof.runtime.fake import FakeKV, FakeRunner, expected_tokens
