@@ -73,18 +73,64 @@ def test_the_engine_imports_nothing_of_the_proofs() -> None:
     assert upward == []
 
 
+#: Folders of the proofs that may import the engine: commands, what they run, and targets.
+MAY_RUN_THE_ENGINE = (
+    "specs/cli/",
+    "specs/bench/",
+    "specs/modelbench/",
+    "specs/demo/",
+    "specs/fuzz/targets/",
+)
+
+
+def test_of_the_proofs_only_commands_and_targets_import_the_engine() -> None:
+    importing = {
+        file for file, module in imported_from("specs") if module.startswith("kvproof.runtime")
+    }
+    assert {file for file in importing if not file.startswith(MAY_RUN_THE_ENGINE)} == set()
+    # None of these folders is named for nothing.
+    assert all(any(file.startswith(each) for file in importing) for each in MAY_RUN_THE_ENGINE)
+
+
+def absolute_imports(source: str) -> list[int]:
+    """The lines that import something of the project by an absolute name."""
+    own = ("kvproof", "statemachine", "runtime", "specs")
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 0
+            and (node.module or "").partition(".")[0] in own
+        )
+        or (
+            isinstance(node, ast.Import)
+            and any(alias.name.partition(".")[0] in own for alias in node.names)
+        )
+    ]
+
+
 @pytest.mark.parametrize("package", ["statemachine", "runtime", "specs"])
 def test_imports_inside_the_project_are_relative(package: str) -> None:
-    # An absolute `kvproof.…` works, but a top-level `statemachine` would be a second copy.
+    # A top-level `statemachine` would be a second copy.
     absolute = [
-        (path.relative_to(ROOT).as_posix(), node.lineno)
+        (path.relative_to(ROOT).as_posix(), line)
         for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        and node.level == 0
-        and (node.module or "").partition(".")[0] in ("statemachine", "runtime", "specs")
+        for line in absolute_imports(path.read_text())
     ]
     assert absolute == []
+
+
+def test_an_absolute_import_of_either_kind_is_noticed() -> None:
+    source = """
+from ..statemachine import facts
+import statemachine.facts
+from runtime import core
+import os, kvproof.specs as specs
+from .specs import cli
+from specification import runtime
+"""
+    assert absolute_imports(source) == [3, 4, 5]
 
 
 def test_the_editable_install_reads_the_top_level_folders() -> None:
