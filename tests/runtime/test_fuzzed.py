@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from kvproof.runtime.holds import BlockLedger
 from kvproof.runtime.lifecycle import Lifecycle
 from kvproof.runtime.scheduler import Scheduler
@@ -112,34 +119,58 @@ class BesideTheReference(RuleBasedStateMachine):
     When they step, and whom they preempt, is their own affair.
     """
 
-    @initialize(blocks=st.integers(4, 10), depth=st.integers(1, 2), running=st.integers(1, 3))
-    def start(self, blocks: int, depth: int, running: int) -> None:
-        chosen = Settings(blocks=blocks, depth=depth, max_running=running, max_length=24)
+    @initialize(
+        blocks=st.integers(4, 10), depth=st.integers(1, 2), running=st.integers(1, 3),
+        priority=st.booleans(),
+    )  # fmt: skip
+    def start(self, blocks: int, depth: int, running: int, priority: bool) -> None:
+        chosen = Settings(
+            blocks=blocks, depth=depth, max_running=running, max_length=24, priority=priority
+        )
         self.engines: tuple[Target, Target] = (RuntimeEngine(chosen), ReferenceTarget(chosen))
         self.count = 0
         self.sessions: list[str] = []
         self.aborted: set[str] = set()
 
     def both(self, name: str, *arguments: object) -> None:
-        answers = []
+        answers = self.answers(name, *arguments)
+        assert answers[0] == answers[1], f"{name}{arguments}: {answers}"
+
+    def answers(self, name: str, *arguments: object) -> list[object]:
+        answers: list[object] = []
         for engine in self.engines:
             try:
-                getattr(engine, name)(*arguments)
-                answers.append("taken")
+                answers.append(getattr(engine, name)(*arguments))
             except RejectedError:
                 answers.append("rejected")
-        if name != "chunk":
-            assert answers[0] == answers[1], f"{name}{arguments}: {answers}"
+        return answers
+
+    def rest(self) -> None:
+        """Both step until nothing moves any more: who is left waits for its client."""
+        for engine in self.engines:
+            for _ in range(400):
+                launched = engine.step()
+                in_flight = engine.snapshot().steps_in_flight
+                if in_flight and (not launched or in_flight == engine.settings.depth):
+                    engine.finish_step()
+                elif not launched:
+                    break
+            else:
+                raise AssertionError("an engine does not come to rest")
 
     @rule(
         length=st.integers(1, 26), token=st.integers(1, 3), tokens=st.integers(1, 6),
-        session=st.booleans(), stop_every=st.sampled_from((0, 0, 5)),
+        session=st.booleans(), stop_every=st.sampled_from((0, 0, 5)), priority=st.integers(0, 2),
     )  # fmt: skip
-    def add(self, length: int, token: int, tokens: int, session: bool, stop_every: int) -> None:
+    def add(
+        self, length: int, token: int, tokens: int, session: bool, stop_every: int, priority: int
+    ) -> None:
         self.count += 1
         name = f"r{self.count}"
         prompt = (token,) * length
-        request = NewRequest(name, prompt, tokens, session, stop_every=stop_every)
+        request = NewRequest(
+            name, prompt, tokens, session, priority=priority, stop_every=stop_every
+        )
         try:
             self.engines[0].add(request)
         except RejectedError:
@@ -178,6 +209,46 @@ class BesideTheReference(RuleBasedStateMachine):
     def close(self, data: st.DataObject) -> None:
         self.both("close_input", data.draw(st.sampled_from(self.sessions)))
 
+    @precondition(lambda self: bool(self.sessions))
+    @rule(
+        data=st.data(), length=st.integers(0, 5), token=st.integers(1, 3),
+        tokens=st.integers(1, 4), at_rest=st.booleans(),
+    )  # fmt: skip
+    def chunk(
+        self, data: st.DataObject, length: int, token: int, tokens: int, at_rest: bool
+    ) -> None:
+        """The next turn, or one that waits for the present one to end."""
+        name = data.draw(st.sampled_from(self.sessions))
+        if at_rest:
+            self.rest()
+            self.both("chunk", name, (token,) * length, tokens)
+            return
+        # A session may have ended, or grown, in one engine and not yet in the other.
+        answers = self.answers("chunk", name, (token,) * length, tokens)
+        if answers[0] != answers[1]:
+            self.aborted.add(name)
+            self.answers("abort", name)
+
+    @rule(at_rest=st.booleans())
+    def plain_reset(self, at_rest: bool) -> None:
+        """Done exactly when nobody holds a block, which sessions between turns may."""
+        if at_rest:
+            self.rest()
+        for engine in self.engines:
+            before = engine.snapshot()
+            answer = engine.reset(False, False)
+            if not before.steps_in_flight:
+                assert answer.done == (not before.holds), f"who refuses a reset: {before.holds}"
+            if answer.done:
+                assert not any(block.cached_as for block in engine.snapshot().blocks)
+
+    @rule(level=st.integers(1, 2))
+    def sleep_and_wake(self, level: int) -> None:
+        self.both("sleep", level)
+        for engine in self.engines:
+            assert engine.snapshot().mode == "SLEEPING"
+        self.both("wake")
+
     @rule(mode=st.sampled_from(("keep", "wait")))
     def pause_and_resume(self, mode: str) -> None:
         self.both("pause", mode)
@@ -197,7 +268,7 @@ class BesideTheReference(RuleBasedStateMachine):
         ends = [self._end(engine) for engine in self.engines]
         for name in ends[0]:
             if name not in self.aborted:
-                assert ends[0][name] == ends[1][name], name
+                assert ends[0][name] == ends[1][name], f"{name} ends otherwise: {ends}"
         for engine in self.engines:
             engine.close()
 
@@ -220,6 +291,63 @@ def examples(number: int) -> settings:
 
 class TestBesideTheReference(BesideTheReference.TestCase):  # type: ignore[name-defined]
     settings = examples(25)
+
+
+FAULTS: dict[str, tuple[str, object, str]] = {
+    "a chunk is lost": ("_append", lambda *told: None, "ends otherwise"),
+    "a reset asks nobody": ("refusing", lambda lifecycle, force: (), "refuses a reset"),
+}
+
+
+class FirstChoice(st.DataObject):
+    """For a rule that is called by hand: the first of what it may choose from."""
+
+    def __init__(self) -> None:
+        pass
+
+    def draw(self, strategy: st.SearchStrategy[Any], label: Any = None) -> Any:
+        """See st.DataObject."""
+        return strategy.elements[0]  # type: ignore[attr-defined]
+
+
+def two_turns_and_a_reset() -> None:
+    """A session's second turn, and a reset while it holds blocks between its turns."""
+    machine = BesideTheReference()
+    machine.start(blocks=8, depth=2, running=2, priority=True)
+    machine.add(length=5, token=1, tokens=2, session=True, stop_every=0, priority=1)
+    machine.plain_reset(at_rest=True)
+    machine.chunk(FirstChoice(), length=3, token=2, tokens=3, at_rest=False)
+    machine.sleep_and_wake(level=1)
+    machine.teardown()
+
+
+def test_two_turns_and_a_reset_are_as_in_the_reference() -> None:
+    two_turns_and_a_reset()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_difference_from_the_reference_is_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    name, instead, message = FAULTS[fault]
+    monkeypatch.setattr(Lifecycle, name, instead)
+    with pytest.raises(AssertionError, match=message):
+        two_turns_and_a_reset()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_difference_from_the_reference_is_found(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    name, instead, message = FAULTS[fault]
+    monkeypatch.setattr(Lifecycle, name, instead)
+    chosen = settings(
+        examples(300), derandomize=True, database=None, phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )  # fmt: skip
+    with pytest.raises(AssertionError, match=message):
+        run_state_machine_as_test(BesideTheReference, settings=chosen)
 
 
 @pytest.mark.long
