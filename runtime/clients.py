@@ -1,6 +1,7 @@
-"""Requests of clients: how they come in, what their clients are told, and how they end.
+"""Requests of clients: how they come in, and how they go on.
 
-Each layer of the core is one class on top of the other, in this order: `clients.py` (requests),
+Each layer of the core is one class on top of the other, in this order: `telling.py` (what clients
+are told, and how their requests end), `clients.py` (how they come in and go on),
 `stepping.py` (steps and their outputs), `observed.py` (what is due, and what can be looked at),
 `resets.py`, `pauses.py`, and `core.py`, which joins them as `EngineCore`.
 """
@@ -10,27 +11,16 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 from ..statemachine.errors import RefusedError
-from ..statemachine.lanes import in_flight
-from ..statemachine.request import REQUEST, container
 from ..statemachine.states import (
     FINISHED,
-    FINISHED_ABORTED,
-    FINISHED_ERROR,
     FINISHED_IGNORED,
-    FINISHED_LENGTH_CAPPED,
-    FINISHED_REPETITION,
-    FINISHED_STOPPED,
     WAITING,
     WAITING_FOR_STREAMING_REQ,
-    Container,
     EngineEvent,
     RequestEvent,
-    RequestState,
 )
 from .api import (
     DuplicateRequestError,
@@ -38,38 +28,21 @@ from .api import (
     EngineConfig,
     FinishReason,
     InvalidRequestError,
-    RejectedCallError,
-    RequestInfo,
-    RequestOutput,
     SessionError,
     UnknownRequestError,
 )
 from .arguments import ends_the_program, in_words, int64, required, token_ids
 from .deadlines import Deadlines, PausableClock
-from .lifecycle import Lifecycle
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
 from .sessions import OnOutput, Request, Text, TextFactory
+from .telling import STOP_TOKENS, Telling
 from .transfers.manager import TransferManager
 
 _log = logging.getLogger(__name__)
 
-_REASONS = {
-    FINISHED_STOPPED: FinishReason.STOP,
-    FINISHED_LENGTH_CAPPED: FinishReason.LENGTH,
-    FINISHED_REPETITION: FinishReason.REPETITION,
-    FINISHED_ABORTED: FinishReason.ABORT,
-    FINISHED_IGNORED: FinishReason.IGNORED,
-    FINISHED_ERROR: FinishReason.ERROR,
-}
 
-#: How many finished requests are remembered for `request_info`.
-REMEMBERED = 256
-#: How many stop tokens may be known before it is asked whose they are.
-STOP_TOKENS = 4096
-
-
-class Clients:
+class Clients(Telling):
     """The requests that clients have sent, by the rows of the lifecycle."""
 
     def __init__(
@@ -84,10 +57,7 @@ class Clients:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Tokens of a request must be below `vocabulary`, if it is given; `text` makes text."""
-        self.config = config
-        self.clock = clock
-        self.runner = runner
-        self.lifecycle = Lifecycle(config, clock)
+        super().__init__(config, runner, clock)
         self.transfers: TransferManager | None = None
         if connector is not None:
             self.transfers = TransferManager(
@@ -96,24 +66,12 @@ class Clients:
         self._eos = frozenset(eos_token_ids)
         self._new_text = text
         self._vocabulary = vocabulary
-        self._requests: dict[int, Request] = {}
-        #: Every token that may end some turn, and how many requests have text to be looked at:
-        #: with neither in a step, nobody need be asked one by one.
-        self._stop_tokens: set[int] = set()
-        self._stop_tokens_kept = STOP_TOKENS
-        self._texts = 0
-        self._remembered: OrderedDict[str, RequestInfo] = OrderedDict()
         #: Of parked sessions and of grammars: they stand still while the engine is paused.
         self._pausing_clock = PausableClock(clock)
         self._pausing_deadlines = Deadlines(self._pausing_clock)
         self._load_deadlines = Deadlines(clock)
         self._waits = itertools.count(1)
-        self._finish_counts: Counter[str] = Counter()
         self._prompt_tokens = 0
-        #: Those whose text could not be made of what the present step has delivered.
-        self._text_failed: list[Request] = []
-        #: A client is being told something: what it calls from there must not process a step.
-        self._delivering = False
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -317,10 +275,6 @@ class Clients:
         request.wait = next(self._waits)
         self._begin_turn(request, params, text)
 
-    def _turn_ended(self, request: Request) -> FinishReason:
-        state = self.lifecycle.state_of(request.row)
-        return _REASONS.get(state, FinishReason.TURN)
-
     def _after_turn(self, request: Request) -> None:
         """A session's turn is over: the next one begins, or the session parks."""
         state = self.lifecycle.state_of(request.row)
@@ -341,99 +295,6 @@ class Clients:
         """What it waits for now has a deadline; an earlier one is over."""
         request.wait = next(self._waits)
         self._pausing_deadlines.add(seconds, request.row, request.wait)
-
-    # --- the end of requests --------------------------------------------------------------------
-
-    def _sweep(self) -> None:
-        """Tell the clients of requests that ended without a step, and forget what can be."""
-        lifecycle = self.lifecycle
-        for row in list(lifecycle.finished):
-            request = self._requests.get(row)
-            if request is not None:
-                reason = _REASONS[lifecycle.state_of(row)]
-                length = request.prompt_tokens + int(lifecycle.view.delivered[row])
-                output = request.output((), length, reason)
-                self._forget_client(request)
-                with self._telling():
-                    self._tell(request, output)
-            if row not in lifecycle.finished or row in self._requests:
-                continue  # the client has made calls from within its output
-            left = in_flight(int(lifecycle.view.newest_step[row]), lifecycle.processed)
-            if not left and not lifecycle.owns_open_transfer(lifecycle.id_of(row)):
-                lifecycle.forget(row, idle=True)
-
-    def _forget_client(self, request: Request) -> None:
-        """Nothing more is said to the client; the record stays until it is forgotten."""
-        row = request.row
-        info = self._info(row)
-        self._remembered[request.id] = info
-        self._remembered.move_to_end(request.id)
-        if len(self._remembered) > REMEMBERED:
-            self._remembered.popitem(last=False)
-        self._finish_counts[_REASONS[self.lifecycle.state_of(row)].value] += 1
-        del self._requests[row]
-        if request.new_text is not None:
-            self._texts -= 1
-        if not self._requests:
-            self._stop_tokens.clear()
-        if request.bound:
-            try:
-                self.runner.unbind(row)
-            except BaseException as error:
-                if ends_the_program(error):
-                    raise
-                # The row's next tenant is bound over what is left of this one.
-                _log.exception("row %d of %r could not be unbound", row, request.id)
-
-    def _text_fails(self, request: Request, why: str) -> None:
-        """Its text cannot be made any more: it ends with the step that is being processed."""
-        request.error = why
-        self._text_failed.append(request)
-
-    def _tell(self, request: Request, output: RequestOutput) -> None:
-        """Call the client's `on_output`. What it raises is its own fault and ends nobody else.
-
-        Nor does its SystemExit or its asyncio.CancelledError, which are no Exception.
-        """
-        try:
-            request.on_output(output)
-        except BaseException as error:
-            if ends_the_program(error):
-                raise
-            _log.exception("on_output of %r failed", request.id)
-
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """While clients are told something, perhaps from within what another was told."""
-        told, self._delivering = self._delivering, True
-        try:
-            yield
-        finally:
-            self._delivering = told
-
-    def _not_from_within(self) -> None:
-        """Raise RejectedCallError where a client calls from within its output."""
-        if self._delivering:
-            raise RejectedCallError("outputs are being delivered: call from another thread")
-
-    def _info(self, row: int) -> RequestInfo:
-        state = self.lifecycle.state_of(row)
-        return RequestInfo(
-            request_id=self.lifecycle.id_of(row),
-            state=RequestState(state).name,
-            container=Container(container(state)).name.lower(),
-            facts=self.lifecycle.view.facts(row),
-            transitions=[
-                {
-                    "time": at,
-                    "event": RequestEvent(event).name.lower(),
-                    "from": RequestState(source).name,
-                    "to": RequestState(dest).name,
-                    "why": REQUEST.row(code).why,
-                }
-                for at, event, source, dest, code in self.lifecycle.history_of(row)
-            ],
-        )
 
 
 def _made(new_text: TextFactory | None, params: SamplingParams) -> Text | None:

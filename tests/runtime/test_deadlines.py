@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from kvproof.runtime.clients import STOP_TOKENS
 from kvproof.runtime.deadlines import Deadlines
 from kvproof.runtime.sampling_params import SamplingParams
+from kvproof.runtime.telling import STOP_TOKENS
 
 from .harness import Bench
 
