@@ -161,14 +161,15 @@ def test_who_resumes_from_within_what_a_pause_ends_has_the_last_word(
 ) -> None:
     """The pause that ends requests is answered, whatever their clients call from there."""
     bench = Bench()
-    asks = AskedFromWithin(bench.core.resume)
+    asks = AskedFromWithin(bench.core.is_paused)
     bench.core.add_request("a", [1, 2], GREEDY, on_output=asks)
     bench.core.launch_step()
     if state == "paused":
         kept = bench.core.pause("keep")
-        bench.core.finish_step()
         bench.run(kept.done)
+        assert kept.result(0).success
         asks.answers.clear()
+    asks.call = bench.core.resume
     future = getattr(bench.core, outer)(mode="abort")
     bench.run(future.done)
     assert len(asks.answers) == 1
