@@ -150,12 +150,12 @@ def _containers(lifecycle: Lifecycle) -> None:
         for priority, arrival, row in entries:
             entered = (int(view.priority[row]), int(view.arrival[row]))
             assert entered == (priority, arrival), f"{lifecycle.id_of(row)!r} was entered otherwise"
-    for rows in (lifecycle.running.array, lifecycle.waiting.array):
-        priority, arrival = view.priority[rows], view.arrival[rows]
-        before = ahead(priority[:, None], arrival[:, None], priority, arrival).sum(axis=0)
-        assert (before == np.arange(len(rows))).all(), (
-            f"a container keeps {[lifecycle.id_of(row) for row in rows.tolist()]} in this order, "
-            f"but by the policy {before.tolist()} of them are ahead of each"
+    for ordered in (lifecycle.running.array, lifecycle.waiting.array):
+        priorities, arrivals = view.priority[ordered], view.arrival[ordered]
+        before = ahead(priorities[:, None], arrivals[:, None], priorities, arrivals).sum(axis=0)
+        assert (before == np.arange(len(ordered))).all(), (
+            f"a container keeps {[lifecycle.id_of(row) for row in ordered.tolist()]} in this "
+            f"order, but by the policy {before.tolist()} of them are ahead of each"
         )
     assert len(set(listed)) == len(listed)
 

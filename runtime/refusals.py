@@ -102,13 +102,11 @@ def token_ids(values: object) -> npt.NDArray[np.int32] | None:
 
 def is_count(value: object) -> bool:
     """Whether it is an integer of at least 0 that a column can hold; a truth value is none."""
-    return (
-        isinstance(value, (int, np.integer))
-        and not isinstance(value, bool)
-        and 0 <= value <= _MOST64
-    )
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return 0 <= int(value) <= _MOST64
 
 
 def is_int64(value: object) -> bool:
     """Whether it is an integer that a column can hold."""
-    return isinstance(value, (int, np.integer)) and _LEAST64 <= value <= _MOST64
+    return isinstance(value, (int, np.integer)) and _LEAST64 <= int(value) <= _MOST64

@@ -258,7 +258,8 @@ class LifecycleState:
     @property
     def parked_holds(self) -> Int64Array:
         """By block, how many parked sessions' holds cover it: int64 [num_blocks], read-only."""
-        return read_only(self._parked_holds)
+        counts: Int64Array = read_only(self._parked_holds)
+        return counts
 
     @property
     def loading_rows(self) -> Mapping[int, None]:

@@ -225,10 +225,11 @@ class StepLanes(TransferEvents):
         self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What `launch` is told, as arrays that nobody else writes to. Raises RefusedError."""
-        told = (integers(rows), integers(tokens), integers(new_blocks))
-        if told[0] is None or told[1] is None or told[2] is None:
+        told = [integers(each) for each in (rows, tokens, new_blocks)]
+        named = [each for each in told if each is not None]
+        if len(named) < len(told):
             raise self._no_launch("rows, tokens and new blocks are lists of integers")
-        rows, tokens, new_blocks = told
+        rows, tokens, new_blocks = named
         if not len(rows) == len(tokens) == len(new_blocks):
             raise self._no_launch("each row has its tokens and its new blocks")
         if rows.flags.writeable:

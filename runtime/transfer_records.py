@@ -476,8 +476,10 @@ class TransferEvents(RequestEvents):
             return Outcome(code)
         self._moves += 1
         self._transfer_moves += event not in _BY_CLIENTS
-        if not record.open and self._open.pop(record.number, None) and record.kind != LOAD:
-            self._storing -= len(record.blocks)
+        if not record.open and record.number in self._open:
+            del self._open[record.number]
+            if record.kind != LOAD:
+                self._storing -= len(record.blocks)
         commands = code & COMMAND_MASK
         if commands:
             self._carry_out_transfer(record, commands, source)
