@@ -281,3 +281,18 @@ def test_what_generates_and_waits_cannot_be_called_from_within_an_output() -> No
     assert asked.wait(30)
     assert "an output cannot wait" in str(asks.answers[0])
     llm.shutdown(drain=False)
+
+
+def test_a_rejected_pause_of_a_paused_engine_has_ended_nobody() -> None:
+    """It would end what is kept, and only then find that it cannot clear the cache from here."""
+    bench = Bench()
+    kept = bench.add("kept", 5, 8)
+    bench.turn()
+    bench.run(bench.core.pause("keep").done)
+    asks = AskedFromWithin(lambda: bench.core.pause("abort", clear_cache=True))
+    bench.core.add_request("a", [1, 2], GREEDY, on_output=asks)
+    bench.core.abort("a")
+    assert "another thread" in str(asks.answers[0])
+    bench.core.resume()
+    bench.run()
+    assert kept.finish is FinishReason.LENGTH
