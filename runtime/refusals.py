@@ -7,6 +7,8 @@ the same error.
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,10 +25,11 @@ from ..statemachine.states import (
     UNKNOWN,
 )
 from ..statemachine.transfer import TRANSFER
-from .columns import Int64Array
+from .columns import Int64Array, read_only
 
 _LEAST32, _MOST32 = -(2**31), 2**31 - 1
 _LEAST64, _MOST64 = -(2**63), 2**63 - 1
+_NONE: Int64Array = read_only(np.zeros(0, dtype=np.int64))
 #: Comparing an array's dtype with these costs a tenth of comparing it with the types.
 _IS_INT32, _IS_INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
@@ -77,27 +80,34 @@ def integers(values: object) -> Int64Array | None:
     """The values as int64 [n]; None for what is no list of integers."""
     if type(values) is np.ndarray and values.dtype == _IS_INT64 and values.ndim == 1:
         return values
+    if type(values) is list or type(values) is tuple:
+        if not values:
+            return _NONE
+        try:  # a third of what it costs numpy to find out the type
+            return np.frombuffer(array("q", values), dtype=np.int64)
+        except (TypeError, OverflowError):
+            return None
     try:
-        array = np.asarray(values)
+        found = np.asarray(values)
     except (TypeError, ValueError, OverflowError):
         return None
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         return None
-    if array.dtype == np.uint64 and array.size and int(array.max()) > _MOST64:
+    if found.dtype == np.uint64 and found.size and int(found.max()) > _MOST64:
         return None
-    return array.astype(np.int64)
+    return found.astype(np.int64)
 
 
 def token_ids(values: object) -> npt.NDArray[np.int32] | None:
     """The values as int32 [n]; None for what is no list of token ids."""
     if type(values) is np.ndarray and values.dtype == _IS_INT32 and values.ndim == 1:
         return values
-    array = integers(values)
-    if array is None:
+    found = integers(values)
+    if found is None:
         return None
-    if array.size and not _LEAST32 <= int(array.min()) <= int(array.max()) <= _MOST32:
+    if found.size and not _LEAST32 <= int(found.min()) <= int(found.max()) <= _MOST32:
         return None
-    return array.astype(np.int32)
+    return found.astype(np.int32)
 
 
 def is_count(value: object) -> bool:
