@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kvproof.runtime.api import (
     CallResult,
     EngineConfig,
     FinishReason,
-    InvalidRequestError,
     RejectedCallError,
     RequestOutput,
 )
 from kvproof.runtime.engine import Engine
 from kvproof.runtime.fake import FakeRunner, expected_tokens
-from kvproof.runtime.llm import LLM
 from kvproof.runtime.sampling_params import SamplingParams
 
 from .harness import Bench
@@ -89,21 +85,6 @@ def test_what_would_process_a_step_cannot_be_called_from_within_an_output() -> N
     assert len(refusals) == 8
     assert "another thread" in refusals[0]
     bench.assert_undisturbed("b", [10] * 5, 8)
-
-
-class NoText:
-    """Makes no text."""
-
-    stopped_by: str | None = None
-
-    def __init__(self, params: SamplingParams) -> None:
-        pass
-
-    def push(self, tokens: Iterable[int]) -> str:
-        return ""
-
-    def finish(self) -> str:
-        return ""
 
 
 class AskedFromWithin:
@@ -260,27 +241,6 @@ def test_a_pause_that_does_not_wait_can_be_begun_from_within_an_output() -> None
     assert begun.get(timeout=30).result(30).success
     assert engine.is_paused()
     engine.shutdown(drain=False)
-
-
-def test_what_generates_and_waits_cannot_be_called_from_within_an_output() -> None:
-    config = EngineConfig(num_blocks=16, block_size=4, max_model_len=64)
-    model: Any = SimpleNamespace(
-        tokenizer=None, config=SimpleNamespace(eos_token_ids=(), vocab_size=1000)
-    )
-    llm = LLM(config, FakeRunner(16, 4), None, model)
-    asks = AskedFromWithin(lambda: llm.generate([[1, 2]]))
-    asked = threading.Event()
-
-    def on_output(output: RequestOutput) -> None:
-        asks(output)
-        asked.set()
-
-    with pytest.raises(InvalidRequestError, match="its text could not be made"):
-        llm.add_request("a", [1, 2], GREEDY, on_output=on_output)  # this model has no tokenizer
-    llm.add_request("a", [1, 2], GREEDY, on_output=on_output, text=NoText)
-    assert asked.wait(30)
-    assert "an output cannot wait" in str(asks.answers[0])
-    llm.shutdown(drain=False)
 
 
 def test_a_rejected_pause_of_a_paused_engine_has_ended_nobody() -> None:
