@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from types import ModuleType
 from typing import Any
 
 import pytest
 from kvproof.specs.symbolic import (
     DisagreementError,
+    PathSet,
     Record,
     agree,
     agree_on_arrays,
@@ -34,15 +36,44 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize(("machine", "records", "state"), STATES)
-def test_every_cell_agrees_with_its_paths(
+#: Cells that read some twenty facts: of a million small states a sample is tried.
+SAMPLED = {
+    ("RUNNING", "STOP"),
+    ("PREEMPTED", "STOP"),
+    ("WAITING", "ADMIT_REMOTE"),
+    ("PREEMPTED", "ADMIT_REMOTE"),
+}
+
+
+def paths_of_cells(
     machine: Machine, records: dict[str, type[facts.Record]], state: int
-) -> None:
+) -> Iterator[tuple[IntEnum, PathSet]]:
+    """The paths of each event in a state."""
     subject = machine.table.parameters[0]
     bound = {name: Record.of(each, name) for name, each in records.items()}
     bound[subject] = bound[subject].fixed(**{machine.table.state_field: int(state)})
     for event in machine.table.events:
-        paths = execute(machine.cell(state, int(event)), bound)
+        yield event, execute(machine.cell(state, int(event)), bound)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("machine", "records", "state"), STATES)
+def test_every_cell_but_four_agrees_with_its_paths_on_all_small_states(
+    machine: Machine, records: dict[str, type[facts.Record]], state: IntEnum
+) -> None:
+    for event, paths in paths_of_cells(machine, records, state):
+        if (state.name, event.name) not in SAMPLED:
+            found = agree(paths, cases=1, small_cases=40_000)
+            assert set(found.small) >= {0, 1}, event.name
+        else:
+            assert agree(paths, cases=1, small_cases=1_000).small == ()
+
+
+@pytest.mark.parametrize(("machine", "records", "state"), STATES)
+def test_every_cell_agrees_with_its_paths(
+    machine: Machine, records: dict[str, type[facts.Record]], state: int
+) -> None:
+    for event, paths in paths_of_cells(machine, records, state):
         assert all(agree(paths, cases=40, small_cases=80).visits), event.name
         # A cell answers; it never raises.
         assert all(path.raised is None and isinstance(path.result, int) for path in paths)
