@@ -6,7 +6,7 @@ import hashlib
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,6 +97,9 @@ def check(
 ) -> Report:
     """Prove the obligations with these ids (all, if none is named) of a declaration.
 
+    A proof assumes the lines of all obligations, so one that would be proved has those of the
+    others decided too: it rests on the obligations whose lines do not hold.
+
     Raises UnknownObligationError for an id that there is not; SymbolicError where a function of
     the declaration cannot be executed symbolically.
     """
@@ -114,6 +117,8 @@ def check(
         spent[obligation.id] += time.perf_counter() - since
     asked += _satisfiable(asked)
     decided = _decide(prover, asked, spent, tell)
+    if _leans(decided):
+        decided += _decide(prover, list(_beneath(chosen, proofs)), spent, tell)
     if cache is not None:
         cache.save()
     hypotheses = [each for each in decided if each.condition.obligation == ""]
@@ -209,6 +214,21 @@ def _decide(
     return decided
 
 
+def _leans(decided: Sequence[Decided]) -> bool:
+    """Whether some obligation would be proved, by means of the invariant."""
+    failed = {each.condition.obligation for each in decided if each.verdict is not Verdict.PROVED}
+    done = [each for each in decided if each.condition.obligation not in {"", *failed}]
+    return _uses_invariant(done)
+
+
+def _beneath(chosen: Sequence[Obligation], proofs: Proofs) -> Iterator[Condition]:
+    """That the lines of all other obligations are invariants too: a proof assumes every line."""
+    for obligation in OBLIGATIONS:
+        if obligation not in chosen:
+            yield from proofs.initiation(obligation.id)
+            yield from proofs.consecution(obligation.id)
+
+
 def _never_taken(proofs: Proofs) -> list[Emptiness]:
     """Rows that go in no state that the invariant allows."""
     taken = {(call.machine, call.row) for move in proofs.moves for call in move.transition.calls}
@@ -258,19 +278,18 @@ def _findings(
     mine: dict[str, list[Decided]] = defaultdict(list)
     for each in decided:
         mine[each.condition.obligation].append(each)
+    # Of all obligations, not of the chosen ones: every line is assumed in every proof.
     broken = {
-        obligation.id
-        for obligation in chosen
-        if any(
-            each.verdict is not Verdict.PROVED and each.condition.part in INDUCTIVE
-            for each in mine[obligation.id]
-        )
+        each.condition.obligation
+        for each in decided
+        if each.verdict is not Verdict.PROVED and each.condition.part in INDUCTIVE
     }
     findings = []
     for obligation in chosen:
         results = mine[obligation.id]
         verdict = worst([each.verdict for each in results])
-        rests = tuple(sorted(broken - {obligation.id})) if _uses_invariant(results) else ()
+        used = _uses_invariant(results)
+        rests = tuple(id for id in BY_ID if id in broken - {obligation.id}) if used else ()
         if verdict is Verdict.PROVED and rests:
             verdict = Verdict.RESTS
         findings.append(

@@ -10,7 +10,20 @@ from kvproof.specs.check.conditions import DEFAULT_BUDGET, Verdict
 from kvproof.specs.check.counterexample import counterexample, with_script
 from kvproof.specs.check.declaration import Change, standard
 from kvproof.specs.check.obligations import OBLIGATIONS
-from kvproof.specs.check.run import Report, UnknownObligationError, check, run_key
+from kvproof.specs.check.run import (
+    INDUCTIVE,
+    Report,
+    UnknownObligationError,
+    check,
+    run_key,
+)
+
+#: Who is preempted keeps its blocks: a line of S4 does not hold.
+FORGETS = Change(
+    "request.py",
+    "Row(E.PREEMPT, (RUNNING,), PREEMPTED, before=(let_go,)",
+    "Row(E.PREEMPT, (RUNNING,), PREEMPTED, before=()",
+)
 
 
 def test_every_obligation_of_the_declaration_is_proved(proved: Report) -> None:
@@ -53,17 +66,38 @@ def test_what_the_solver_cannot_decide_within_its_budget_is_unknown_and_no_pass(
 
 
 def test_an_obligation_that_rests_on_a_refuted_invariant_is_not_proved(proved: Report) -> None:
-    change = Change(
-        "request.py",
-        "Row(E.PREEMPT, (RUNNING,), PREEMPTED, before=(let_go,)",
-        "Row(E.PREEMPT, (RUNNING,), PREEMPTED, before=()",
-    )
-    report = check(standard().changed(change), ids=["S4", "P1", "S9"])
+    report = check(standard().changed(FORGETS), ids=["S4", "P1", "S9"])
     verdicts = {finding.obligation.id: finding for finding in report.findings}
     assert verdicts["S4"].verdict is Verdict.REFUTED
     assert verdicts["P1"].verdict is Verdict.RESTS
     assert verdicts["P1"].rests_on == ("S4",)
     assert report.verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("asked", ["P1", "S3"])
+def test_an_obligation_asked_for_alone_is_not_proved_by_lines_of_others_that_do_not_hold(
+    asked: str, proved: Report
+) -> None:
+    report = check(standard().changed(FORGETS), ids=[asked])
+    (finding,) = report.findings
+    assert finding.verdict is report.verdict is Verdict.RESTS
+    assert finding.rests_on == ("S4",)
+
+
+def test_an_obligation_asked_for_alone_is_proved_with_the_lines_of_all_others(
+    proved: Report,
+) -> None:
+    report = check(ids=["P1"])
+    assert report.verdict is Verdict.PROVED
+    inductive = [each for each in report.decided if each.condition.part in INDUCTIVE]
+    everywhere = [each for each in proved.decided if each.condition.part in INDUCTIVE]
+    assert len(inductive) == len(everywhere) > 0
+
+
+def test_an_obligation_about_the_tables_alone_leans_on_no_line(proved: Report) -> None:
+    report = check(ids=["S9"])
+    assert report.verdict is Verdict.PROVED
+    assert all(each.condition.part not in INDUCTIVE for each in report.decided)
 
 
 def test_a_function_that_promises_nothing_is_not_proved(proved: Report) -> None:
