@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -124,6 +126,35 @@ def test_what_is_shown_of_a_part_has_none_of_the_parts_writers() -> None:
         assert not writers & set(public(shown)), f"{type(shown).__name__} writes"
         written -= set(public(shown))
     assert written - writers <= {"published", "are_hits", "entries"}, "a writer, or nobody's"
+
+
+#: The lifecycle's own files, and those that repeat and check what it does.
+ITS_OWN = {
+    "state.py", "events.py", "transfer_records.py", "steps.py", "lifecycle.py", "audit.py",
+    "replay.py", "block_replay.py",
+}  # fmt: skip
+RUNTIME = Path(inspect.getfile(Lifecycle)).parent
+
+
+def reaches_within(source: str) -> list[str]:
+    """The private attributes of a lifecycle, or of what it shows, that the source names."""
+    shown = ("lifecycle", "_lifecycle", "ledger", "view")
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+        if getattr(node.value, "attr", getattr(node.value, "id", "")) in shown
+    ]
+
+
+def test_no_other_module_reaches_within_the_lifecycle() -> None:
+    """What no public name lets others write, they do not write by a private one."""
+    others = [path for path in RUNTIME.rglob("*.py") if path.name not in ITS_OWN]
+    assert len(others) > 50
+    found = {str(path): reaches_within(path.read_text()) for path in others}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert reaches_within("self.lifecycle._facts[0, row] = 6") == ["1: self.lifecycle._facts"]
+    assert reaches_within("lifecycle.ledger._ledger.release(x)"), "also by what it shows"
 
 
 @pytest.mark.parametrize("fault", ["ignored", "counts", "running", "view", "rows", "engine"])
