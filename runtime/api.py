@@ -211,7 +211,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
 MOST = (1 << 31) - 1
 MOST_BYTES = (1 << 63) - 1
 #: The least that a field may be: an integer, or a number where this is a float.
-LEAST: dict[str, float] = {
+LEAST: dict[str, int | float] = {
     "num_blocks": 1,
     "block_size": 1,
     "max_num_seqs": 1,
@@ -230,7 +230,7 @@ LEAST: dict[str, float] = {
 
 
 def check_fields(
-    record: Any, choices: Mapping[str, tuple[object, ...]], least: Mapping[str, float]
+    record: Any, choices: Mapping[str, tuple[object, ...]], least: Mapping[str, int | float]
 ) -> None:
     """Raise ValueError that names the first field which cannot be, and what it could be.
 

@@ -47,7 +47,7 @@ def seconds(error: type[EngineError], what: str, value: float) -> float:
 
 def int64(error: type[EngineError], what: str, value: Any) -> int:
     """The integer that a caller gives. Raises `error` for what is none, or needs over 64 bits."""
-    number = value
+    number: int = value
     if type(value) is not int:
         required(error, what, value, int, np.integer)
         number = int(value)
