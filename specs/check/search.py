@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...statemachine.states import EngineEvent
 from ..symbolic import terms
 from ..symbolic.evaluate import compile_terms, scalar_choice
 from ..symbolic.terms import BoolTerm
@@ -21,6 +22,10 @@ DEPTH = 8
 #: Instances in the order in which they are tried, and how many states of each are looked at.
 SIZES = (Size(), Size(blocks=2), Size(requests=2))
 STATES = 5000
+#: And when every row is to be taken: the declaration needs some 5,000 of its instance.
+STATES_FOR_ROWS = 4 * STATES
+#: The events of the engine alone.
+ENGINE = frozenset(event.name.lower() for event in EngineEvent)
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,17 @@ def search(
     *,
     sizes: Sequence[Size] = SIZES,
     states: int = STATES,
+    engine: bool = False,
 ) -> Searched:
-    """Look for the shortest script whose last move is what is looked for."""
+    """Look for the shortest script whose last move is what is looked for.
+
+    `engine`: it is about the engine alone, whose own events are tried before all others.
+    """
     looked_at, exhausted = 0, True
-    for size in sizes:
+    tried = [(size, None) for size in sizes]
+    for size, themes in [(Size(), ENGINE), *tried] if engine else tried:
         shape = Shape(declaration, size)
-        script, seen, complete = _search_one(shape, found, states)
+        script, seen, complete = _search_one(shape, found, states, themes)
         looked_at += seen
         exhausted = exhausted and complete
         if script is not None:
@@ -72,7 +82,9 @@ def search(
     return Searched(None, looked_at, exhausted)
 
 
-def _search_one(shape: Shape, found: Found, limit: int) -> tuple[tuple[str, ...] | None, int, bool]:
+def _search_one(
+    shape: Shape, found: Found, limit: int, themes: frozenset[str] | None
+) -> tuple[tuple[str, ...] | None, int, bool]:
     moves = Moves(shape)
     start = shape.start().state()
     came_from: dict[State, tuple[State, str] | None] = {start: None}
@@ -80,7 +92,7 @@ def _search_one(shape: Shape, found: Found, limit: int) -> tuple[tuple[str, ...]
     for _ in range(DEPTH):
         following: list[State] = []
         for state in level:
-            for done in moves.of(state):
+            for done in moves.of(state, themes):
                 if found(state, done, shape):
                     return (*_path(came_from, state), done.words), len(came_from), False
                 if done.state not in came_from:
@@ -120,32 +132,40 @@ def walk(declaration: Declaration, size: Size, states: int) -> Iterator[tuple[Sh
         level = following
 
 
-def breaks(statement: BoolTerm, action: str = "") -> Found:
-    """The move leaves a state, or makes a step, in which a statement is false.
+def breaks(statement: BoolTerm, action: str = "", *, step: bool = False) -> Found:
+    """A move of that action after which a statement is false that held before it.
 
-    Variables with a prime are those after the move; then only moves of that action count.
+    Without an action: any move that leaves a state in which it is false. With `step` it is the
+    action's own statement, of the state before and (variables with a prime) after it.
     """
-    names = list(terms.variables([statement]))
-    steps = any(name.endswith("'") for name in names)
-    evaluate = compile_terms([statement])
     kinds = terms.variables([statement])
+    names = list(kinds)
+    evaluate = compile_terms([statement])
+    of = "launch" if action == "launch_step" else action  # mostly one move here, two in the proofs
+    seen: set[State] = set()
 
-    of = "launch" if action == "launch_step" else action  # one move here, two in the proofs
+    def holds(eyes: Eyes, before: World, after: World, done: Done) -> bool:
+        values = {name: _value(name, eyes, before, after, done) for name in names}
+        values = {
+            name: bool(value) if kinds[name] == "bool" else value for name, value in values.items()
+        }
+        return bool(evaluate(values, scalar_choice)[0])
 
     def found(state: State, done: Done, shape: Shape) -> bool:
-        if steps and done.action != of:
+        if action and done.action not in (of, action):
             return False
-        after = World(shape, done.state)
-        before = World(shape, state) if steps else after
+        if not action:
+            if done.state in seen:
+                return False
+            seen.add(done.state)
+        before, after = World(shape, state), World(shape, done.state)
         for eyes in everybody(shape.size):
-            if steps and not _acts(eyes, done):
-                continue
-            values = {name: _value(name, eyes, before, after, done) for name in names}
-            values = {
-                name: bool(value) if kinds[name] == "bool" else value
-                for name, value in values.items()
-            }
-            if not evaluate(values, scalar_choice)[0]:
+            if step:
+                if _acts(eyes, done) and not holds(eyes, before, after, done):
+                    return True
+            elif not holds(eyes, after, after, done) and (
+                not action or holds(eyes, before, before, done)
+            ):
                 return True
         return False
 
@@ -176,7 +196,7 @@ def _value(name: str, eyes: Eyes, before: World, after: World, done: Done) -> in
 _TOLD = ("ask", "transfer_ask", "transfer_pick", "engine_ask", "reset", "bulk")
 
 
-def rows_taken(declaration: Declaration, states: int = STATES) -> set[tuple[str, int]]:
+def rows_taken(declaration: Declaration, states: int = STATES_FOR_ROWS) -> set[tuple[str, int]]:
     """The rows that some script from the start takes; stops when all that go were found."""
     key = declaration.digest, states
     if key not in _taken:
