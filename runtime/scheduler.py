@@ -224,6 +224,9 @@ class Scheduler:
             bound = trial.copy()
             bound.let_go_of_parked(plan.reclaims)
             if self._collect(bound, needed, self._reclaimable_waiting(row, plan), tried) is None:
+                if self._lifecycle.config.check:
+                    asked = self._collect(trial, needed, self._reclaimable(row, plan), victims)
+                    assert asked is None, "one by one they are enough, and all at once they are not"
                 return []
         found = self._collect(trial, needed, self._reclaimable(row, plan), victims)
         if found is None:
