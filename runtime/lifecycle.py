@@ -1,9 +1,10 @@
 """The lifecycle: the only owner of writable state, with events, lanes, transfers and holds.
 
-Four layers, one file each, read in this order:
+Five layers, one file each, read in this order:
 
     state.py             what is known: columns, tables, tokens, containers
-    events.py            request events: the declaration decides, hold commands are done
+    hold_commands.py     what a hold's commands do to tables, ledger and index
+    events.py            request events: the declaration decides, its hold commands are done
     transfer_records.py  transfers: their holds, waiters and quarantine
     steps.py             lanes: launching and settling steps
 """
