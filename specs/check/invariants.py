@@ -48,6 +48,9 @@ OPEN = (QUEUED, IN_FLIGHT, CANCELLING)
 
 About = Literal["", "r", "t", "rt"]
 
+#: The line that is known before anything has happened.
+CONFIGURED = "the configuration is sensible"
+
 
 @dataclass(frozen=True)
 class Invariant:
@@ -77,7 +80,7 @@ def _of(of: str, *lines: tuple[About, str, Callable[[View], BoolTerm]]) -> tuple
 # fmt: off
 ENGINE = _of(
     "S8",
-    ("", "the configuration is sensible",
+    ("", CONFIGURED,
      lambda s: both(s.e.block_size >= 1, s.e.pool_blocks >= 1, s.e.steps_ahead >= 1,
                     s.e.model_length >= 1, s.e.loads_limit >= 0)),
     ("", "modes, pauses and levels are known ones",

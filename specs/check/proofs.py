@@ -23,7 +23,7 @@ from .conditions import Condition, Hypotheses, Prover, Verdict
 from .contents import CONTENTS, EPOCHS
 from .declaration import Declaration
 from .draft import SUBJECT, Draft
-from .invariants import INVARIANTS, About, Invariant
+from .invariants import CONFIGURED, INVARIANTS, About, Invariant
 from .logic import Substitution, both, either
 from .memory import memory
 from .running import Running
@@ -113,7 +113,8 @@ class Proofs:
     @cached_property
     def _configured(self) -> Hypotheses:
         """What is known before anything has happened."""
-        return Hypotheses(both(self.lines[0].formula, self._numbers_differ()))
+        known = [line.formula for line in self.lines if line.invariant.words == CONFIGURED]
+        return Hypotheses(both(*known, self._numbers_differ()))
 
     @property
     def has_moves(self) -> bool:
