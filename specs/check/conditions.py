@@ -91,6 +91,8 @@ class Condition:
     #: The goal may be a template into which an action's values were put: together they name it.
     template: BoolTerm | None = None
     written: Written | None = None
+    #: The cell that it is about, if it is about one: machine, state, event.
+    cell: tuple[str, int, int] | None = None
 
     @property
     def formula(self) -> BoolTerm:

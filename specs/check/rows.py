@@ -159,12 +159,14 @@ def _promised(p: Proofs, machine: str, state: int, event: int, where: str) -> It
             same(answered(REJECT, "is refused"), promised(promise.rejects, REJECT)),
             same(answered(IGNORE, "is ignored"), promised(promise.ignores, IGNORE)),
         ),
+        cell=(machine, state, event),
     )  # fmt: skip
     for outcome in outcomes:
         if outcome.answer == GO:
             yield Condition(
                 "S9", "both directions", "what goes does what it should, and nothing else", where,
                 _NOTHING, both(*(_kept(p, at, case, outcome) for case in cases)),
+                cell=(machine, state, event),
             )  # fmt: skip
 
 

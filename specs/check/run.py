@@ -289,7 +289,7 @@ def _findings(
         results = mine[obligation.id]
         verdict = worst([each.verdict for each in results])
         used = _uses_invariant(results)
-        rests = tuple(id for id in BY_ID if id in broken - {obligation.id}) if used else ()
+        rests = tuple(other for other in BY_ID if other in broken - {obligation.id}) if used else ()
         if verdict is Verdict.PROVED and rests:
             verdict = Verdict.RESTS
         findings.append(

@@ -156,6 +156,8 @@ class Moves(Doing):
             yield "grow", f"grow r{i} by {count}", self._fires(
                 i, R.GROW, grown, _taken(r.covered, [], new)
             )  # fmt: skip
+            if count:
+                yield from self._naming_again(world, i, grown, new)
             for transfer in range(self._size.transfers):
                 t = world[f"t{transfer}"]
                 remote = {
@@ -168,6 +170,19 @@ class Moves(Doing):
                     )  # fmt: skip
                 elif t.state in (QUEUED, IN_FLIGHT) and t.kind == LOAD and not count:
                     yield from self._joining(world, i, transfer, remote, hits)
+
+    def _naming_again(
+        self, world: World, i: int, told: dict[str, int], new: list[int]
+    ) -> Iterator[tuple[str, str, Move]]:
+        """Growth that names, beside fresh blocks, one that the table has: to be taken once."""
+        for block in range(self._size.blocks):
+            position = world[f"place{i}.{block}"].position
+            if position >= 0:
+                taken = {**_taken(world[f"r{i}"].covered, [], new), block: Pick(position)}
+                yield (
+                    "grow", f"grow r{i} by {len(new)}, block {block} of its table is named again",
+                    self._fires(i, R.GROW, told, taken),
+                )  # fmt: skip
 
     def _joining(
         self, world: World, i: int, transfer: int, told: dict[str, int], hits: list[int]
@@ -218,6 +233,8 @@ class Moves(Doing):
             name = event.name.lower()
             return name, f"{name}{words and ' ' + words}", self._fires_engine(event, told)
 
+        if not (e.weights_resident and e.cache_resident):
+            yield move(E.LAUNCH_STEP)  # elsewhere with the request that it computes
         if e.launched > e.processed:
             yield move(E.STEP_PROCESSED, step=e.processed + 1)
         for pausing, words in ((1, "abort"), (2, "wait"), (3, "keep")):
