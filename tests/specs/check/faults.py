@@ -314,82 +314,6 @@ FAULTS = (
         ),
     ),
     Fault(
-        "a load starts under a pending reset",
-        "transfer.py",
-        "    return e.pending_reset\n",
-        "    return e.pending_reset and x.kind == STORE\n",
-        "P2", "no transfer comes into flight", "admit_remote", 3,
-        also=Change(
-            "request_guards.py",
-            "be done.\"\"\"\n    return e.pending_reset\n",
-            "be done.\"\"\"\n    return False\n",
-        ),
-        shows=(
-            "event: admit_remote of the request in WAITING: go, “its prefix is loaded”",
-            "event: start of the transfer in ABSENT: go, “its blocks are held”",
-            "e.pending_reset: yes",
-        ),
-    ),
-    Fault(
-        "a load's own row takes no notice of a pending reset",
-        "transfer.py",
-        "    return e.pending_reset\n",
-        "    return e.pending_reset and x.kind == STORE\n",
-        "S9", "it goes, is refused and is ignored where it should", "start",
-        shows=(
-            "event: start of the transfer in ABSENT",
-            "e.pending_reset: yes",
-        ),
-    ),
-    Fault(
-        "a request is admitted to load under a pending reset",
-        "request_guards.py",
-        "be done.\"\"\"\n    return e.pending_reset\n",
-        "be done.\"\"\"\n    return False\n",
-        "S9", "it goes, is refused and is ignored where it should", "admit_remote",
-        shows=(
-            "event: admit_remote of the request in WAITING: go, “its prefix is loaded”",
-            "r.state: WAITING → WAITING_FOR_REMOTE_KVS",
-            "e.pending_reset: yes",
-        ),
-    ),
-    Fault(
-        "a stop after preemption leaves the request in no container",
-        "request.py",
-        "Row(E.STOP, (RUNNING, PREEMPTED), WAITING_FOR_STREAMING_REQ, unless=(chunk_queued,)",
-        "Row(E.STOP, (RUNNING, PREEMPTED), UNKNOWN, unless=(chunk_queued,)",
-        "S5", "a live request stays live or is finished", "stop", 4, source="PREEMPTED",
-        shows=(
-            "event: stop of the request in PREEMPTED: go, “the turn is over, the session parks”",
-            "r.state: PREEMPTED → UNKNOWN",
-        ),
-    ),
-    Fault(
-        "a reset drops a block with a store in flight",
-        "reset.py",
-        "return state == QUEUED or state == IN_FLIGHT or state == CANCELLING",
-        "return state == QUEUED or state == CANCELLING",
-        "S2", "a reset never frees a referenced block", "reset",
-        also=Change("blocks.py", "    if may_drop(b):\n", "    if b.count >= 0:\n"),
-        shows=(
-            "event: reset of the engine in ACTIVE: go, “decided by the holders”",
-            "t.state: IN_FLIGHT",
-            "b.cached: yes → no",
-            "held.by_transfer: yes",
-        ),
-    ),
-    Fault(
-        "an eviction drops a block that is held",
-        "blocks.py",
-        "    if may_drop(b):\n",
-        "    if b.count >= 0:\n",
-        "S2", "a block with a hold keeps its prefix", "evict", 5,
-        shows=(
-            "event: evict",
-            "b.cached: yes → no",
-        ),
-    ),
-    Fault(
         "a block is published before it is written",
         "request_guards.py",
         "        and x.blocks * e.block_size <= r.written + x.tokens\n",
@@ -524,6 +448,87 @@ FAULTS = (
         shows=(
             "event: reclaim of the request in WAITING: go, “its blocks serve others meanwhile”",
             "r.covered changes",
+        ),
+    ),
+)  # fmt: skip
+
+#: Named faults that other guards back up, and others that exploration's small instances have not
+#: been shown to reach: the proofs alone look at them.
+FURTHER = (
+    Fault(
+        "a load starts under a pending reset",
+        "transfer.py",
+        "    return e.pending_reset\n",
+        "    return e.pending_reset and x.kind == STORE\n",
+        "P2", "no transfer comes into flight", "admit_remote", 3,
+        also=Change(
+            "request_guards.py",
+            "be done.\"\"\"\n    return e.pending_reset\n",
+            "be done.\"\"\"\n    return False\n",
+        ),
+        shows=(
+            "event: admit_remote of the request in WAITING: go, “its prefix is loaded”",
+            "event: start of the transfer in ABSENT: go, “its blocks are held”",
+            "e.pending_reset: yes",
+        ),
+    ),
+    Fault(
+        "a load's own row takes no notice of a pending reset",
+        "transfer.py",
+        "    return e.pending_reset\n",
+        "    return e.pending_reset and x.kind == STORE\n",
+        "S9", "it goes, is refused and is ignored where it should", "start",
+        shows=(
+            "event: start of the transfer in ABSENT",
+            "e.pending_reset: yes",
+        ),
+    ),
+    Fault(
+        "a request is admitted to load under a pending reset",
+        "request_guards.py",
+        "be done.\"\"\"\n    return e.pending_reset\n",
+        "be done.\"\"\"\n    return False\n",
+        "S9", "it goes, is refused and is ignored where it should", "admit_remote",
+        shows=(
+            "event: admit_remote of the request in WAITING: go, “its prefix is loaded”",
+            "r.state: WAITING → WAITING_FOR_REMOTE_KVS",
+            "e.pending_reset: yes",
+        ),
+    ),
+    Fault(
+        "a stop after preemption leaves the request in no container",
+        "request.py",
+        "Row(E.STOP, (RUNNING, PREEMPTED), WAITING_FOR_STREAMING_REQ, unless=(chunk_queued,)",
+        "Row(E.STOP, (RUNNING, PREEMPTED), UNKNOWN, unless=(chunk_queued,)",
+        "S5", "a live request stays live or is finished", "stop", 4, source="PREEMPTED",
+        shows=(
+            "event: stop of the request in PREEMPTED: go, “the turn is over, the session parks”",
+            "r.state: PREEMPTED → UNKNOWN",
+        ),
+    ),
+    Fault(
+        "a reset drops a block with a store in flight",
+        "reset.py",
+        "return state == QUEUED or state == IN_FLIGHT or state == CANCELLING",
+        "return state == QUEUED or state == CANCELLING",
+        "S2", "a reset never frees a referenced block", "reset",
+        also=Change("blocks.py", "    if may_drop(b):\n", "    if b.count >= 0:\n"),
+        shows=(
+            "event: reset of the engine in ACTIVE: go, “decided by the holders”",
+            "t.state: IN_FLIGHT",
+            "b.cached: yes → no",
+            "held.by_transfer: yes",
+        ),
+    ),
+    Fault(
+        "an eviction drops a block that is held",
+        "blocks.py",
+        "    if may_drop(b):\n",
+        "    if b.count >= 0:\n",
+        "S2", "a block with a hold keeps its prefix", "evict", 5,
+        shows=(
+            "event: evict",
+            "b.cached: yes → no",
         ),
     ),
 )  # fmt: skip

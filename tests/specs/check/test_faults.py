@@ -17,7 +17,9 @@ from kvproof.specs.check.declaration import Declaration, standard
 from kvproof.specs.check.proofs import Proofs
 from kvproof.specs.check.run import Report, check
 
-from .faults import FAULTS, Fault
+from .faults import FAULTS, FURTHER, Fault
+
+EVERY = (*FAULTS, *FURTHER)
 
 #: What an action is called in a script, where it is called otherwise.
 IN_WORDS = {"launch": "a step with", "start": "store", "evict": "block 0 is evicted"}
@@ -62,7 +64,7 @@ def _is_shown(wanted: str, lines: list[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(fault, id=fault.name.replace(" ", "-")) for fault in FAULTS]
+    "fault", [pytest.param(fault, id=fault.name.replace(" ", "-")) for fault in EVERY]
 )
 def test_the_obligation_that_should_refutes_the_fault_and_shows_how(
     fault: Fault, proved: Report
@@ -87,7 +89,7 @@ def test_the_obligation_that_should_refutes_the_fault_and_shows_how(
 
 
 def test_a_counterexample_says_what_is_broken_by_what_and_how_to_get_there(proved: Report) -> None:
-    (fault,) = [each for each in FAULTS if each.name == "preempt forgets to let go"]
+    (fault,) = [each for each in EVERY if each.name == "preempt forgets to let go"]
     report = check(seeded(fault), ids=["S4"])
     assert report.proofs is not None
     failure = report.findings[0].failures[0]
@@ -126,7 +128,7 @@ def _plainest(proofs: Proofs, condition: Condition) -> z3.ModelRef:
 
 def test_of_a_statement_about_the_code_alone_no_script_is_looked_for(proved: Report) -> None:
     for name in ("a chunk for a closed session is taken", "a preempted request is in no container"):
-        (fault,) = [each for each in FAULTS if each.name == name]
+        (fault,) = [each for each in EVERY if each.name == name]
         report = check(seeded(fault), ids=[fault.refuted_by])
         assert report.proofs is not None
         failure = next(
@@ -140,7 +142,7 @@ def test_of_a_statement_about_the_code_alone_no_script_is_looked_for(proved: Rep
 
 
 def test_a_script_to_a_step_without_memory_ends_with_the_step(proved: Report) -> None:
-    (fault,) = [each for each in FAULTS if each.name == "a step runs while the cache is asleep"]
+    (fault,) = [each for each in EVERY if each.name == "a step runs while the cache is asleep"]
     example, _ = shown(fault)
     assert example.script is not None
     assert example.script[2:] == (
@@ -153,12 +155,12 @@ def test_a_script_to_a_step_without_memory_ends_with_the_step(proved: Report) ->
 
 
 def test_there_are_at_least_twenty_faults_and_each_is_another() -> None:
-    assert len(FAULTS) >= 20
-    seeds = {(fault.file, fault.old, fault.new, fault.also, fault.refuted_by) for fault in FAULTS}
-    assert len(seeds) == len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert len(EVERY) >= 20
+    seeds = {(fault.file, fault.old, fault.new, fault.also, fault.refuted_by) for fault in EVERY}
+    assert len(seeds) == len({fault.name for fault in EVERY}) == len(EVERY)
 
 
 def test_every_obligation_refutes_a_fault() -> None:
-    refuting = {fault.refuted_by for fault in FAULTS}
+    refuting = {fault.refuted_by for fault in EVERY}
     safety = {f"S{number}" for number in range(1, 11)}
     assert refuting >= safety | {f"P{number}" for number in range(1, 7)}

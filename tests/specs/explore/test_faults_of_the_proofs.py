@@ -31,7 +31,7 @@ WHERE = {
     "a step runs while the cache is asleep": "modes",
     "sleep discards memory that is held": "modes",
     "a chunk for a closed session is taken": "a session",
-    "a load starts under a pending reset": "a waiting reset",
+    "a store starts under a pending reset": "a waiting reset",
     "a block is published before it is written": "steps ahead",
     "what is in flight at a turn's end still counts": "turns",
     "a transfer that is given up ends its hold": "stores and quarantine",
