@@ -246,16 +246,18 @@ def _first(report: Report, finding: Finding) -> Counterexample:
     assert proofs is not None
     refuted = [each for each in finding.failures if each.verdict is Verdict.REFUTED]
     first: Counterexample | None = None
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for failure in refuted:
-        if failure.condition.words in seen:
+        transition = failure.condition.transition
+        broken = failure.condition.words, transition.action if transition is not None else ""
+        if broken in seen:
             continue
-        seen.add(failure.condition.words)
+        seen.add(broken)
         example = with_script(proofs, failure, counterexample(proofs, failure))
         if example.script is not None:
             return example
         first = first or example
-        if len(seen) == 2:
+        if len(seen) == 4:
             break
     assert first is not None
     return first
