@@ -105,6 +105,7 @@ class Observed(Stepping):
 
     def trace_to(self, writer: TraceWriter | None) -> None:
         """Write every transition from now on there; None ends the trace."""
+        self._not_from_a_text()
         self._end_trace()
         self._trace = writer
         self.lifecycle.tell(None if writer is None else self._witness)

@@ -163,6 +163,7 @@ class Pauses(Resets):
         required(RejectedCallError, "the level", level, int)
         if level not in (1, 2):
             raise RejectedCallError(f"level {level}: the level is 1 or 2")
+        self._not_from_a_text()
         if lifecycle.mode in (ACTIVE, PAUSED):
             refusal = self._cannot_sleep()
             if refusal is not None:
@@ -274,6 +275,7 @@ class Pauses(Resets):
 
     def _called(self, event: int, **ask: int) -> Outcome:
         """An event of the engine that a client's call is. Raises RejectedCallError."""
+        self._not_from_a_text()
         try:
             return self.lifecycle.engine_event(event, **ask)
         except RefusedError as refusal:

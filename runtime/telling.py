@@ -66,6 +66,8 @@ class Telling:
         self._text_failed: list[Request] = []
         #: A client is being told something: what it calls from there must not process a step.
         self._delivering = False
+        #: A request's text is being made, perhaps in the middle of a settle: it may call nothing.
+        self._making_text = False
 
     def _turn_ended(self, request: Request) -> FinishReason:
         state = self.lifecycle.state_of(request.row)
@@ -139,9 +141,27 @@ class Telling:
             self._delivering = told
 
     def _not_from_within(self) -> None:
-        """Raise RejectedCallError where a client calls from within its output."""
+        """Raise RejectedCallError where a client calls from within its output, or a text does."""
+        self._not_from_a_text()
         if self._delivering:
             raise RejectedCallError("outputs are being delivered: call from another thread")
+
+    @contextmanager
+    def _text_is_made(self) -> Iterator[None]:
+        """While code of a client's makes text: what it calls must change nothing. Never nested."""
+        self._making_text = True
+        try:
+            yield
+        finally:
+            self._making_text = False
+
+    def _not_from_a_text(self) -> None:
+        """Raise RejectedCallError where a request's text makes a call that changes something.
+
+        A step's stops are not decided yet: an abort would take a row out of its middle.
+        """
+        if self._making_text:
+            raise RejectedCallError("a text is being made: it may call nothing that changes this")
 
     def _info(self, row: int) -> RequestInfo:
         state = self.lifecycle.state_of(row)
