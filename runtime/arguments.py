@@ -92,9 +92,9 @@ def _int32(tokens: Any) -> npt.NDArray[np.int32]:
     packed = np.frombuffer(struct.pack(f"{len(tokens)}i", *tokens), dtype=np.int32)
     # True and False are packed as 1 and 0: only those need be asked what they are.
     if packed.size and int(packed.min()) < 2:
-        for place in np.flatnonzero(packed < 2).tolist():
-            if isinstance(tokens[place], bool):
-                raise TypeError(f"id {place} is {tokens[place]!r}")
+        for place, token in enumerate(tokens):
+            if isinstance(token, bool):
+                raise TypeError(f"id {place} is {token!r}")
     return packed
 
 

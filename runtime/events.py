@@ -52,13 +52,13 @@ from .hold_commands import HoldCommands
 from .outcome import Fired, Outcome, Witness, make_blank
 from .refusals import (
     STOP_REASONS,
+    as_token_ids,
     integers,
     is_count,
     is_int64,
     refused_engine,
     refused_request,
     refused_row,
-    token_ids,
 )
 
 Int32Array = npt.NDArray[np.int32]
@@ -103,7 +103,7 @@ class RequestEvents(HoldCommands):
         Raises RefusedError for an empty prompt, what are no token ids, a priority that no column
         can hold, or an id that is live or not yet forgotten.
         """
-        prompt = token_ids(tokens)
+        prompt = as_token_ids(tokens)
         if prompt is None:
             raise refused_request(str(request_id), UNKNOWN, ADD, "the prompt is no list of ids")
         if not (isinstance(request_id, str) and request_id and isinstance(salt, bytes)):
@@ -154,7 +154,11 @@ class RequestEvents(HoldCommands):
         return self._fire(row, GROW)
 
     def trim(self, row: int, blocks: int) -> Outcome:
-        """Its table is cut to `blocks` blocks."""
+        """Its table is cut to `blocks` blocks. Raises RefusedError for what is no count."""
+        self._must_be_known(row, RequestEvent.TRIM)
+        if not is_count(blocks):
+            why = f"{blocks!r} is no number of blocks"
+            raise refused_request(self._ids[row], self.state_of(row), RequestEvent.TRIM, why)
         self._ask_blank().blocks = blocks
         return self._fire(row, RequestEvent.TRIM)
 
@@ -228,7 +232,7 @@ class RequestEvents(HoldCommands):
         list of token ids.
         """
         self._must_be_known(row, CHUNK)
-        chunk = token_ids(tokens)
+        chunk = as_token_ids(tokens)
         if chunk is None:
             why = "the chunk is no list of ids"
             raise refused_request(self._ids[row], self.state_of(row), CHUNK, why)

@@ -8,6 +8,7 @@ the same error.
 from __future__ import annotations
 
 from array import array
+from typing import SupportsInt, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +99,7 @@ def integers(values: object) -> Int64Array | None:
     return found.astype(np.int64)
 
 
-def token_ids(values: object) -> npt.NDArray[np.int32] | None:
+def as_token_ids(values: object) -> npt.NDArray[np.int32] | None:
     """The values as int32 [n]; None for what is no list of token ids."""
     if type(values) is np.ndarray and values.dtype == _IS_INT32 and values.ndim == 1:
         return values
@@ -112,11 +113,11 @@ def token_ids(values: object) -> npt.NDArray[np.int32] | None:
 
 def is_count(value: object) -> bool:
     """Whether it is an integer of at least 0 that a column can hold; a truth value is none."""
+    return is_int64(value) and int(value) >= 0
+
+
+def is_int64(value: object) -> TypeGuard[SupportsInt]:
+    """Whether it is an integer that a column can hold; a truth value is none."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         return False
-    return 0 <= int(value) <= _MOST64
-
-
-def is_int64(value: object) -> bool:
-    """Whether it is an integer that a column can hold."""
-    return isinstance(value, (int, np.integer)) and _LEAST64 <= int(value) <= _MOST64
+    return _LEAST64 <= int(value) <= _MOST64

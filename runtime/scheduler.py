@@ -347,7 +347,8 @@ class Scheduler:
             goes &= view.state[rows] == PREEMPTED
         if engine.pending_reset:
             goes &= view.covered[rows] > 0
-        goes |= np.isin(rows, plan.reclaims)  # the queue ends with who has just made room
+        # Who has made room for a running request ends the queue, held back or not.
+        goes |= np.isin(rows, plan.reclaims)
         admissible: list[int] = rows[goes].tolist()
         return admissible
 

@@ -58,10 +58,10 @@ from .columns import (
 )
 from .refusals import (
     STOP_REASONS,
+    as_token_ids,
     integers,
     refused_engine,
     refused_request,
-    token_ids,
 )
 from .replay import LaneReplay
 from .transfer_records import TransferEvents
@@ -182,8 +182,11 @@ class StepLanes(TransferEvents):
             self._must_be_free(new_blocks, covered)
         if some(ends > room):
             raise self._no_launch("a hold does not cover the tokens")
-        if tokens is not self._proven_tokens and not every(tokens > 0):
-            raise self._no_launch("a row has no tokens")
+        if tokens is not self._proven_tokens:
+            if not every(tokens > 0):
+                raise self._no_launch("a row has no tokens")
+            if some(ends < starts):
+                raise self._no_launch("a row has more tokens than 64 bits can add up")
         if not all_sample and some(ends > target):
             raise self._no_launch("a row has more tokens than will be known")
         if not self._engine_event(LAUNCH_STEP).went:
@@ -343,7 +346,7 @@ class StepLanes(TransferEvents):
             stopped = self._stoppable(
                 judge(out_rows, out_tokens, lengths, column[LIMIT][out_rows]), rows
             )
-        except Exception:
+        except BaseException:  # Ctrl-C too: the step's holds must not outlive it
             self._end_failed(failed, step)
             self._end_step(step)
             raise
@@ -360,7 +363,7 @@ class StepLanes(TransferEvents):
         if step not in self._steps or step != self._engine.processed + 1:
             why = f"step {step} is not the oldest one in flight"
             raise refused_engine(self.mode, STEP_PROCESSED, why)
-        rows, tokens = self._steps[step].rows, token_ids(sampled)
+        rows, tokens = self._steps[step].rows, as_token_ids(sampled)
         if tokens is None or len(tokens) != len(rows):
             why = f"step {step} has {len(rows)} rows, and its results are no token for each"
             raise refused_engine(self.mode, STEP_PROCESSED, why)

@@ -287,8 +287,11 @@ class TransferEvents(RequestEvents):
     ) -> Outcome:
         """A request waits for a load that is under way and brings the blocks `shared` of it.
 
-        Raises RefusedError for blocks that are not its next ones in that load.
+        Raises RefusedError for blocks that are not its next ones in that load, and for a reserve
+        that is no number of blocks.
         """
+        if not is_count(reserve):
+            raise refused_transfer(str(number), JOIN, f"{reserve!r} is no number of blocks")
         # Blocks that are still being written are covered, but they are no hits.
         self._ask_for_blocks(ADMIT_REMOTE, row, hits, 0, shared)
         record = self._transfers.get(number)
@@ -434,10 +437,13 @@ class TransferEvents(RequestEvents):
 
         valid_blocks: of a load that fails, how many of its leading blocks hold what they should.
         A load that ends tells its waiters at once. A signal for what has ended, or for a number
-        that nobody knows, is counted as ignored. Raises RefusedError for what is no such event.
+        that nobody knows, is counted as ignored. Raises RefusedError for what is no such event, or
+        no number of blocks.
         """
         if event not in SIGNALS:
             raise refused_transfer(str(number), "event", f"{event} is no signal and no lease's end")
+        if not is_count(valid_blocks):
+            raise refused_transfer(str(number), event, f"{valid_blocks!r} is no number of blocks")
         record = self._transfers.get(number)
         _blank_transfer(self._transfer_ask)
         self._transfer_ask.expired = expired

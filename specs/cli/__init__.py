@@ -126,11 +126,13 @@ def _no_declaration() -> str | None:
     try:
         importlib.import_module("...statemachine", __package__)
     except Exception as error:
+        words = f"kvproof: the declaration does not load: {type(error).__name__}: {error}"
+        if isinstance(error, SyntaxError):
+            return f"{words}\n    {error.filename}:{error.lineno}"
+        if type(error).__module__.startswith("kvproof."):
+            return words  # it names the cell itself; it was raised where all cells are looked at
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            f"kvproof: the declaration does not load: {type(error).__name__}: {error}\n"
-            f"    {where.filename}:{where.lineno}"
-        )
+        return f"{words}\n    {where.filename}:{where.lineno}"
     return None
 
 

@@ -152,22 +152,33 @@ def test_every_listed_command_has_its_module_and_prints_its_help(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "said", "place"),
     [
         (
             "    Row(E.GRAMMAR_READY, (GRAMMAR,)",
             "    Row(E.GRAMMAR_READY, (RUNNING,)",
             "SpecificationError: request: GRAMMAR_READY in WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR "
             "has no row for every case",
+            "",
         ),
-        ("ROWS = (", "ROWS = no_such_rows, (", "NameError: name 'no_such_rows' is not defined"),
-        ("ROWS = (", "ROWS = = (", "SyntaxError: invalid syntax (request.py, line "),
+        (
+            "ROWS = (",
+            "ROWS = no_such_rows, (",
+            "NameError: name 'no_such_rows' is not defined",
+            "/request.py:",
+        ),
+        (
+            "ROWS = (",
+            "ROWS = = (",
+            "SyntaxError: invalid syntax (request.py, line ",
+            "/request.py:",
+        ),
     ],
     ids=["not total", "a name that is not there", "no Python"],
 )
 @pytest.mark.parametrize("asked", ["check --id P1", "table"])
 def test_a_declaration_that_does_not_load_is_a_bad_specification_and_no_traceback(
-    tmp_path: Path, old: str, new: str, said: str, asked: str
+    tmp_path: Path, old: str, new: str, said: str, place: str, asked: str
 ) -> None:
     """A copy of the project is found before it: the same sources but for one line."""
     copy = tmp_path / "kvproof"
@@ -189,4 +200,6 @@ def test_a_declaration_that_does_not_load_is_a_bad_specification_and_no_tracebac
     assert run.returncode == exits.USAGE, run.stderr
     assert f"the declaration does not load: {said}" in run.stderr
     assert "Traceback" not in run.stderr
+    assert place in "".join(run.stderr.splitlines()[1:])
+    assert place or len(run.stderr.splitlines()) == 1, "the words name the cell"
     assert run.stdout == ""

@@ -11,6 +11,7 @@ from kvproof.runtime.lifecycle import Stop
 from kvproof.statemachine import RefusedError
 from kvproof.statemachine.states import (
     BEGIN,
+    FAIL,
     FINISHED_ABORTED,
     FINISHED_STOPPED,
     JOIN,
@@ -61,6 +62,8 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "launch: a row below 0": (launch([-1], numbers(1), numbers(0)), "no request's"),
     "launch: beyond the hold": (launch(["fresh"], numbers(9), numbers(0)), "does not cover"),
     "launch: more than is known": (launch(["fresh"], numbers(6), numbers(0)), "will be known"),
+    "launch: more than 64 bits can add up": (
+        launch(["running"], numbers(2**63 - 1), numbers(0)), "can add up"),
     "launch: no tokens": (launch(["fresh"], numbers(0), numbers(0)), "no tokens"),
     "launch: less than no tokens": (launch(["fresh"], numbers(-3), numbers(0)), "no tokens"),
     "launch: one good row and a bad one": (
@@ -102,12 +105,14 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "grow: less than no blocks": (lambda p: p.engine.grow(p.fresh, -1), "no number"),
     "grow: a row below 0": (lambda p: p.engine.grow(-1, 1), "no request's"),
     "trim: to nothing": (lambda p: p.engine.trim(p.fresh, 0), "spare|beyond the computed"),
+    "trim: to half a block": (lambda p: p.engine.trim(p.fresh, 1.5), "no number of blocks"),  # type: ignore[arg-type]
     "add: in two dimensions": (add(np.zeros((3, 2), dtype=np.int32)), "no list of ids"),
     "add: halves": (add([0.5, 1]), "no list of ids"),
     "add: a word": (add("word"), "no list of ids"),
     "add: tokens of 64 bits": (add([1, 2**40]), "no list of ids"),
     "add: nothing": (add([]), "the prompt is empty"),
     "add: a priority of more than 64 bits": (add([1], priority=2**70), "64-bit integer"),
+    "add: a truth value for a priority": (add([1], priority=True), "64-bit integer"),
     "add: a word for a priority": (add([1], priority="high"), "64-bit integer"),
     "add: a word for a salt": (add([1], salt="salt"), "its salt no bytes"),
     "add: a number for an id": (add([1], 7), "its id is no text"),
@@ -143,6 +148,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "transfer: no event": (lambda p: p.engine.transfer(p.load, 55), "no signal"),
     "transfer: what follows from requests": (
         lambda p: p.engine.transfer(p.load, JOIN), "no signal"),
+    "transfer: a word for the valid blocks": (
+        lambda p: p.engine.transfer(p.load, FAIL, valid_blocks="x"), "no number of blocks"),  # type: ignore[arg-type]
+    "transfer: half a valid block": (
+        lambda p: p.engine.transfer(p.load, FAIL, valid_blocks=1.5), "no number of blocks"),  # type: ignore[arg-type]
     "load: another's keys": (
         lambda p: p.engine.admit_loading(p.twin, (), p.engine.keys(p.running, 2), 1), "follow on"),
     "load: its last token": (
@@ -152,6 +161,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
         lambda p: p.engine.admit_loading(p.twin, (), p.engine.keys(p.twin, 2), -1), "follow on"),
     "join: another's blocks": (
         lambda p: p.engine.admit_joining(p.twin, (), p.load, [p.hit], 1), "in that load"),
+    "join: half a block reserved": (
+        lambda p: p.engine.admit_joining(
+            p.twin, (), p.load, p.engine.table(p.loading).tolist(), 1.5),
+        "no number of blocks"),
     "join: in another order": (
         lambda p: p.engine.admit_joining(
             p.twin, (), p.load, p.engine.table(p.loading)[::-1].tolist(), 1),
@@ -205,15 +218,18 @@ def test_a_stop_that_cannot_be_stops_nobody_and_the_step_is_settled(
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["check", "bare"])
-def test_a_judge_that_raises_stops_nobody_and_the_step_is_settled(check: bool) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_judge_that_raises_stops_nobody_and_the_step_is_settled(
+    check: bool, error: type[BaseException]
+) -> None:
     people = Peopled(check)
 
     def judge(*_: Any) -> Any:
-        raise ZeroDivisionError
+        raise error
 
     people.engine.preempt(people.session, forced=True)
     assert people.engine.hold_counts()["STEP"] == 1
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         people.engine.settle(3, ids(1, 2), [people.session], judge=judge)
     assert people.engine.hold_counts()["STEP"] == 0
     assert people.session in people.engine.finished, "what the device failed has failed"
