@@ -9,7 +9,6 @@ are told, and how their requests end), `clients.py` (how they come in and go on)
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -31,15 +30,13 @@ from .api import (
     SessionError,
     UnknownRequestError,
 )
-from .arguments import ends_the_program, in_words, int64, required, token_ids
+from .arguments import ends_the_program, int64, required, token_ids
 from .deadlines import Deadlines, PausableClock
 from .protocols import Connector, Int32Array, Runner
 from .sampling_params import SamplingParams
-from .sessions import OnOutput, Request, Text, TextFactory
+from .sessions import OnOutput, Request, Text, TextFactory, no_text
 from .telling import STOP_TOKENS, Telling
 from .transfers.manager import TransferManager
-
-_log = logging.getLogger(__name__)
 
 
 class Clients(Telling):
@@ -92,8 +89,10 @@ class Clients(Telling):
 
         needs_grammar: it waits, for `grammar_deadline` at most, until `grammar_ready` is called.
 
-        Raises InvalidRequestError, DuplicateRequestError, EngineClosedError.
+        Raises InvalidRequestError, DuplicateRequestError, EngineClosedError, and
+        RejectedCallError, as every call here does, from within a text that is being made.
         """
+        self._not_from_a_text()
         if not isinstance(request_id, str) or not callable(on_output):
             raise InvalidRequestError("a request has an id, a str, and an on_output to call")
         if not isinstance(params, SamplingParams):
@@ -107,7 +106,7 @@ class Clients(Telling):
             raise InvalidRequestError(f"text is {text!r}: it must be callable or None")
         ids = token_ids("prompt", tokens, self._vocabulary)
         new_text = self._new_text if text is None else text
-        made = _made(new_text, params)
+        made = self._made(new_text, params)
         # From here on no code of the caller's runs: what it raises must not leave half a request.
         self._engine_takes(EngineEvent.ADD)
         if self.lifecycle.row_of(request_id) is not None:
@@ -146,6 +145,7 @@ class Clients(Telling):
 
         Raises InvalidRequestError for what is no id.
         """
+        self._not_from_a_text()
         row = self._row_of(request_id)
         if row is None:
             self.lifecycle.count_ignored(RequestEvent.GRAMMAR_READY)
@@ -157,6 +157,7 @@ class Clients(Telling):
 
         False when it waits for none. Raises InvalidRequestError for what is no id or no text.
         """
+        self._not_from_a_text()
         row = self._row_of(request_id)
         required(InvalidRequestError, "why its grammar failed", why, str)
         if row is None:
@@ -178,16 +179,14 @@ class Clients(Telling):
 
         Raises UnknownRequestError, SessionError, InvalidRequestError, EngineClosedError.
         """
+        self._not_from_a_text()
         if params is not None and not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"{params!r} are no SamplingParams")
         ids = token_ids("chunk", tokens, self._vocabulary)
         self._engine_takes(EngineEvent.CHUNK)
         request = self._request(request_id)
-        made = None
-        if self._is_parked(request):
-            made = _made(request.new_text, params or request.params)
-            request = self._request(request_id)  # unless it was ended from within
         parked = self._is_parked(request)
+        made = self._made(request.new_text, params or request.params) if parked else None
         try:
             self.lifecycle.chunk(request.row, ids)
         except RefusedError as refusal:
@@ -204,6 +203,7 @@ class Clients(Telling):
         False when its input is closed already, or it is finished or unknown. Raises SessionError
         for what is no session.
         """
+        self._not_from_a_text()
         row = self._row_of(request_id)
         if row is None:
             self.lifecycle.count_ignored(RequestEvent.CLOSE_INPUT)
@@ -220,6 +220,7 @@ class Clients(Telling):
 
         Raises InvalidRequestError for what is no id: it takes one at a time.
         """
+        self._not_from_a_text()
         row = self._row_of(request_id)
         if row is None:
             self.lifecycle.count_ignored(RequestEvent.ABORT)
@@ -275,15 +276,15 @@ class Clients(Telling):
         request.wait = next(self._waits)
         self._begin_turn(request, params, text)
 
-    def _after_turn(self, request: Request) -> None:
-        """A session's turn is over: the next one begins, or the session parks."""
+    def _after_turn(self, request: Request, told: FinishReason) -> None:
+        """A turn is over: its request too, or a session's next one begins, or it parks."""
         state = self.lifecycle.state_of(request.row)
         if state in FINISHED:
-            self._forget_client(request)
+            self._forget_client(request, told)
         elif state == WAITING:
             params = request.queued.popleft()
             try:
-                text = _made(request.new_text, params or request.params)
+                text = self._made(request.new_text, params or request.params)
             except InvalidRequestError as error:
                 self._text_fails(request, str(error))
                 text = None
@@ -296,14 +297,14 @@ class Clients(Telling):
         request.wait = next(self._waits)
         self._pausing_deadlines.add(seconds, request.row, request.wait)
 
-
-def _made(new_text: TextFactory | None, params: SamplingParams) -> Text | None:
-    """The text of a turn, if it has one. Raises InvalidRequestError if it cannot be made."""
-    if new_text is None:
-        return None
-    try:
-        return new_text(params)
-    except BaseException as error:
-        if ends_the_program(error):
-            raise
-        raise InvalidRequestError(f"its text could not be made: {in_words(error)}") from error
+    def _made(self, new_text: TextFactory | None, params: SamplingParams) -> Text | None:
+        """The text of a turn, if it has one. Raises InvalidRequestError if it cannot be made."""
+        if new_text is None:
+            return None
+        try:
+            with self._text_is_made():
+                return new_text(params)
+        except BaseException as error:
+            if ends_the_program(error):
+                raise
+            raise InvalidRequestError(no_text(error)) from error

@@ -121,7 +121,7 @@ class Engine(EngineLoop):
         what ends by itself. Raises InvalidWaitError, and RejectedCallError also from within an
         output.
         """
-        self._may_wait("begin_reset")
+        self._may_wait()
         return self.begin_reset(reset_running_requests, reset_connector, wait).result()
 
     def begin_reset(
@@ -133,7 +133,8 @@ class Engine(EngineLoop):
         """A reset without waiting: the future's result is what `reset_prefix_cache` returns.
 
         Cancelling it gives a waiting reset up. Raises InvalidWaitError and RejectedCallError at
-        once; the future raises EngineFailedError should the loop fail.
+        once, the latter also from within an output: what is launched must be processed first. The
+        future raises EngineFailedError should the loop fail.
         """
         return self.call(
             lambda: self.core.reset_prefix_cache(reset_running_requests, reset_connector, wait)

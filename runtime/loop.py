@@ -94,9 +94,10 @@ class EngineLoop:
         return answer.result()
 
     def _post(self, function: Callable[[], Any]) -> None:
-        """Have a function called by the loop, without waiting; an EngineError of it is lost.
+        """Have a function called by the loop, without waiting. Nobody hears of its EngineError.
 
-        Nothing happens when the loop has stopped.
+        Nor of its OSError; what else it raises is in the log. Nothing happens when the loop has
+        stopped.
         """
         with self._bell:
             if self._failure is None and self.core.lifecycle.mode != STOPPED:
@@ -142,8 +143,10 @@ class EngineLoop:
             while self.core.lifecycle.mode != STOPPED:
                 self._turn()
         except BaseException as error:
-            _log.exception("the engine's loop has failed")
-            self._fail(error)
+            # Whatever came of a call that was half done, the call is where it began.
+            failure = error if self._half_done is None else self._half_done
+            _log.error("the engine's loop has failed", exc_info=failure)
+            self._fail(failure)
             return
         self._answer_the_rest(EngineClosedError("the engine has stopped"))
 
@@ -153,10 +156,10 @@ class EngineLoop:
         self._turned_at = time.monotonic()
         moves = core.lifecycle.moves
         self._serve_clients()
+        self._end_if_half_done()
         self._rung = False  # before the look: what comes later rings again
         core.tick()
-        if self._half_done is not None:  # by a call from within an output
-            raise self._half_done
+        self._end_if_half_done()
         launched = core.launch_step()
         full = core.in_flight >= self.config.steps_in_flight
         if core.in_flight and (full or not launched):
@@ -167,8 +170,14 @@ class EngineLoop:
         elif not launched and core.lifecycle.moves == moves:
             self._wait()
 
+    def _end_if_half_done(self) -> None:
+        """Raise what a client's call from within an output has raised after a change."""
+        if self._half_done is not None:
+            raise self._half_done
+
     def _serve_clients(self) -> None:
-        while self._inbox:
+        """Carry out what the inbox has; nothing more once a call is half done."""
+        while self._inbox and self._half_done is None:
             with self._bell:
                 function, answer = self._inbox.popleft()
             if not answer.set_running_or_notify_cancel():
@@ -176,9 +185,11 @@ class EngineLoop:
             try:
                 answer.set_result(self._carry_out(function))
             except BaseException as error:
-                if self._half_done is not None:
+                if self._half_done is error:
                     answer.set_exception(_failed(error))
                     raise
+                if not isinstance(error, EngineError | OSError):
+                    _log.error("a client's call failed", exc_info=error)
                 answer.set_exception(error)
 
     def _wait(self) -> None:

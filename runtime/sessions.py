@@ -20,7 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class Text(Protocol):
-    """Makes text of one turn's tokens and looks for its stop strings."""
+    """Makes text of one turn's tokens and looks for its stop strings.
+
+    It is asked in the middle of a step, and so is what makes it of a turn that begins in one: any
+    call of the engine's from there that would change something raises RejectedCallError.
+    """
 
     stopped_by: str | None
 
@@ -115,7 +119,7 @@ class Request:
         _log.error("the text of %r failed", self.id, exc_info=error)
         if finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             return finish_reason  # the client has given up, or is told of an earlier error
-        self.error = f"its text could not be made: {in_words(error)}"
+        self.error = no_text(error)
         return None if finish_reason is FinishReason.TURN else FinishReason.ERROR
 
     def output(
@@ -159,6 +163,11 @@ class Request:
                 self.turn,
             ),
         )
+
+
+def no_text(error: BaseException) -> str:
+    """What the client of a request is told whose text has failed."""
+    return f"its text could not be made: {in_words(error)}"
 
 
 def _string(text: str) -> str:

@@ -24,7 +24,7 @@ from .columns import Int64Array, every
 from .lifecycle import LaunchedStep, Lifecycle, Settled, Stop
 from .protocols import Int32Array, RunnerError, StepBatch, StepResult
 from .scheduler import Scheduler
-from .sessions import Request
+from .sessions import Request, no_text
 from .steps import counts_for
 
 _log = logging.getLogger(__name__)
@@ -210,7 +210,13 @@ class Stepping(Clients):
             request = self._requests.get(row)
             if request is not None and lifecycle.state_of(row) not in FINISHED:
                 request.error = in_words(error)
-        settled = lifecycle.settle(result.step, result.sampled, result.errors.keys(), self._judge)
+        self._making_text = True  # by `_judge`
+        try:
+            settled = lifecycle.settle(
+                result.step, result.sampled, result.errors.keys(), self._judge
+            )
+        finally:
+            self._making_text = False
         self._deliver(settled, result.logprobs)
         while self._text_failed:
             request = self._text_failed.pop()
@@ -248,23 +254,23 @@ class Stepping(Clients):
             row = request.row
             if requests.get(row) is not request:
                 continue
-            reason = self._turn_ended(request) if row in stopped else None
             found: tuple[TokenLogprobs, ...] = ()
             if logprobs and row in logprobs:
                 found = (logprobs[row],)
-            output = request.output((token,), length, reason, found)
-            if reason is not None:
+            if row not in stopped:
+                output = request.output((token,), length, None, found)
+            else:
+                reason = self._turn_ended(request)
+                with self._text_is_made():
+                    output = request.output((token,), length, reason, found)
                 if output.finish_reason is None:  # the rest of its text could not be made
                     self._text_failed.append(request)
                 else:
-                    self._after_turn(request)
+                    self._after_turn(request, output.finish_reason)
             try:
                 request.on_output(output)
             except BaseException as error:
-                # The client's own fault must not end the others; as in `_tell`.
-                if ends_the_program(error):
-                    raise
-                _log.exception("on_output of %r failed", request.id)
+                self._on_output_failed(request, error)
 
     def _judge(
         self, rows: Int64Array, tokens: Int32Array, lengths: Int64Array, limits: Int64Array
@@ -283,7 +289,7 @@ class Stepping(Clients):
                 if ends_the_program(error):
                     raise
                 _log.exception("the text of %r failed", request.id)
-                self._text_fails(request, f"its text could not be made: {in_words(error)}")
+                self._text_fails(request, no_text(error))
                 continue
             if stops:
                 yield Stop(row, FINISHED_STOPPED, at_limit=length >= hard)

@@ -81,8 +81,10 @@ class Telling:
             if request is not None:
                 reason = _REASONS[lifecycle.state_of(row)]
                 length = request.prompt_tokens + int(lifecycle.view.delivered[row])
-                output = request.output((), length, reason)
-                self._forget_client(request)
+                with self._text_is_made():
+                    output = request.output((), length, reason)
+                # Not the reason, should the rest of its text have failed.
+                self._forget_client(request, output.finish_reason or reason)
                 with self._telling():
                     self._tell(request, output)
             if row not in lifecycle.finished or row in self._requests:
@@ -91,15 +93,15 @@ class Telling:
             if not left and not lifecycle.owns_open_transfer(lifecycle.id_of(row)):
                 lifecycle.forget(row, idle=True)
 
-    def _forget_client(self, request: Request) -> None:
-        """Nothing more is said to the client; the record stays until it is forgotten."""
+    def _forget_client(self, request: Request, told: FinishReason) -> None:
+        """Nothing more is said to the client than how it ended; the record may stay for a while."""
         row = request.row
         info = self._info(row)
         self._remembered[request.id] = info
         self._remembered.move_to_end(request.id)
         if len(self._remembered) > REMEMBERED:
             self._remembered.popitem(last=False)
-        self._finish_counts[_REASONS[self.lifecycle.state_of(row)].value] += 1
+        self._finish_counts[told.value] += 1
         del self._requests[row]
         if request.new_text is not None:
             self._texts -= 1
@@ -120,16 +122,20 @@ class Telling:
         self._text_failed.append(request)
 
     def _tell(self, request: Request, output: RequestOutput) -> None:
-        """Call the client's `on_output`. What it raises is its own fault and ends nobody else.
-
-        Nor does its SystemExit or its asyncio.CancelledError, which are no Exception.
-        """
         try:
             request.on_output(output)
         except BaseException as error:
-            if ends_the_program(error):
-                raise
-            _log.exception("on_output of %r failed", request.id)
+            self._on_output_failed(request, error)
+
+    def _on_output_failed(self, request: Request, error: BaseException) -> None:
+        """What a client's `on_output` raises is its own fault and ends nobody else.
+
+        Nor does its SystemExit or its asyncio.CancelledError, which are no Exception. Raises
+        Ctrl-C again.
+        """
+        if ends_the_program(error):
+            raise error
+        _log.error("on_output of %r failed", request.id, exc_info=error)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

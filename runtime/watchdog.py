@@ -42,7 +42,9 @@ class Watchdog:
         progress = self._lifecycle.progress
         moved = progress != self._progress
         # While steps follow one another, whether the engine lets them need not be asked.
-        works = self._work_is_left() if moved else self._work_exists()
+        works = self._is_under_way() or (
+            self._is_queued() and (moved or bool(finishes_work(self._lifecycle.engine)))
+        )
         # Work that has come since the last look has not stood still before it came.
         if moved or not works or not self._worked:
             self._progress = progress
@@ -56,19 +58,13 @@ class Watchdog:
             _log.error("%s", self.report)
         self._worked = works
 
-    def _work_is_left(self) -> bool:
-        """Whether anything is to be done that needs no client."""
-        lifecycle = self._lifecycle
-        if lifecycle.in_flight or lifecycle.loading_rows:
-            return True
-        return len(lifecycle.running) + len(lifecycle.waiting) > 0
+    def _is_under_way(self) -> bool:
+        """Whether a device or a connector has something to do."""
+        return bool(self._lifecycle.in_flight or self._lifecycle.loading_rows)
 
-    def _work_exists(self) -> bool:
-        """Whether anything should move without a client's help."""
-        lifecycle = self._lifecycle
-        if lifecycle.in_flight or lifecycle.loading_rows:
-            return True
-        return self._work_is_left() and bool(finishes_work(lifecycle.engine))
+    def _is_queued(self) -> bool:
+        """Whether a request runs or waits to run, should the engine let it."""
+        return len(self._lifecycle.running) + len(self._lifecycle.waiting) > 0
 
     def _describe(self) -> str:
         lifecycle = self._lifecycle

@@ -154,15 +154,38 @@ def test_who_resumes_from_within_what_a_pause_ends_has_the_last_word(
     future = getattr(bench.core, outer)(mode="abort")
     bench.run(future.done)
     assert len(asks.answers) == 1
-    if state == "running" or outer == "sleep":
-        assert not future.result(0)
-        assert future.result(0).why == "it was resumed before it was reached"
+    answer = future.result(0)
+    assert (answer.success, answer.mode) == (False, "active")
+    assert answer.why == "it was resumed before it was reached"
+    assert answer.ended == ("a",)
     assert bench.runner.weights_resident
     assert not bench.core.is_sleeping()
     bench.core.resume()
     bench.add("b", 5, 3)
     bench.run()
     bench.assert_undisturbed("b", [10] * 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("level", "success", "why"),
+    [(1, True, "it sleeps already"), (2, False, "it sleeps at another level")],
+)
+def test_who_sleeps_from_within_what_a_sleep_ends_has_done_it(
+    level: int, success: bool, why: str
+) -> None:
+    bench = Bench()
+    asks = AskedFromWithin(bench.core.is_paused)
+    bench.core.add_request("a", [1, 2], GREEDY, on_output=asks)
+    bench.core.launch_step()
+    bench.run(bench.core.pause("keep").done)
+    asks.answers.clear()
+    asks.call = lambda: bench.core.sleep(1)
+    answer = bench.core.sleep(level).result(0)
+    (inner,) = asks.answers
+    assert isinstance(inner, Future)
+    assert inner.result(0).success
+    assert (answer.success, answer.mode, answer.why) == (success, "sleeping", why)
+    assert answer.ended == ("a",)
 
 
 def test_who_pauses_from_within_what_a_pause_ends_joins_it() -> None:
@@ -198,12 +221,12 @@ def test_a_pause_that_clears_the_cache_is_reached_after_the_output_that_asked_fo
 @pytest.mark.parametrize(
     ("call", "instead"),
     [
-        (lambda engine: engine.pause("wait"), "call begin_pause"),
-        (lambda engine: engine.pause("keep"), "call begin_pause"),
-        (lambda engine: engine.pause(), "call begin_pause"),
-        (lambda engine: engine.sleep(), "call begin_sleep"),
-        (lambda engine: engine.reset_prefix_cache(), "call begin_reset"),
-        (lambda engine: engine.reset_prefix_cache(True, wait=5.0), "call begin_reset"),
+        (lambda engine: engine.pause("wait"), "or call begin_pause and do not wait"),
+        (lambda engine: engine.pause("keep"), "or call begin_pause and do not wait"),
+        (lambda engine: engine.pause(), "or call begin_pause and do not wait"),
+        (lambda engine: engine.sleep(), "or call begin_sleep and do not wait"),
+        (lambda engine: engine.reset_prefix_cache(), "call from another thread"),
+        (lambda engine: engine.reset_prefix_cache(True, wait=5.0), "call from another thread"),
         (lambda engine: engine.shutdown(), "call from another thread"),
         (lambda engine: engine.shutdown(drain=False), "call from another thread"),
     ],
@@ -226,7 +249,7 @@ def test_an_output_that_would_wait_for_its_own_loop_is_told_so(
     engine.add_request("a", [1, 2], GREEDY, on_output=on_output)
     assert ended.wait(30)
     assert len(asks.answers) == 8, "nothing was changed"
-    assert all(instead in str(answer) for answer in asks.answers)
+    assert all(str(answer).endswith(instead) for answer in asks.answers)
     assert engine.healthy() == (True, "")
     engine.shutdown()
 
