@@ -146,7 +146,7 @@ class ResetResult:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How pause, resume, sleep or wake was answered. Falsy when refused: nothing was changed."""
+    """How pause, resume, sleep or wake was answered. Falsy when refused: changed is what `ended` and `why` say."""
 
     success: bool
     mode: str  # the engine's mode now, in lower case
@@ -290,6 +290,8 @@ class EngineConfig:
     transfer_lease: float = 60.0  # a transfer's time until it is cancelled
     cancel_lease: float = 10.0  # a cancelled transfer's time until it is in quarantine
     max_reset_wait: float = 60.0  # the longest `wait` of a reset
+    #: For which work may stand still before `healthy` says so; and, once a shutdown has ended the
+    #: requests, a device may leave a step unanswered before it is given up.
     watchdog: float = 60.0
     check: bool = False  # replay every lane through its events and check every count
     host_tier_bytes: int = 0  # 0: no host tier

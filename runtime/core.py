@@ -1,8 +1,8 @@
 """The engine's core: requests in, steps through, outputs out. One thread, no waiting of its own.
 
 Whoever drives it calls `tick` (what is due: transfers, deadlines, pending calls), `launch_step`
-and `finish_step`; `Engine` in `engine.py` does so in a loop of its own. `clients.py` says in which
-order its layers are to be read.
+and `finish_step`; `EngineLoop` in `loop.py` does so in a thread of its own. `clients.py` says in
+which order its layers are to be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from ..statemachine.states import DRAINED, DRAINING, LIVE, SHUTDOWN
 from .answers import give
 from .api import EngineFailedError, RejectedCallError
-from .arguments import required, seconds
+from .arguments import ends_the_program, required, seconds
 from .pauses import Pauses
 
 _log = logging.getLogger(__name__)
@@ -26,8 +26,10 @@ class EngineCore(Pauses):
 
     _shutdown: Future[None] | None = None
     _drain_until: float = 0.0
-    #: When the requests were ended, and since then the device has only to answer.
-    _ended_at: float | None = None
+    #: Once the requests have ended, the device has only to answer: since when it has not, and the
+    #: last step that it has answered.
+    _silent_since: float | None = None
+    _answered: int = 0
 
     # --- shutdown -------------------------------------------------------------------------------
 
@@ -63,8 +65,7 @@ class EngineCore(Pauses):
 
     def _end_all(self) -> None:
         lifecycle = self.lifecycle
-        if self._ended_at is None:
-            self._ended_at = self.clock()
+        self._hear_the_device()
         for row in lifecycle.known_rows():
             if lifecycle.state_of(row) in LIVE:
                 self._requests[row].error = "the engine is shutting down"
@@ -97,20 +98,25 @@ class EngineCore(Pauses):
 
         Its blocks cannot be given back while a device may touch them. Raises EngineFailedError.
         """
-        now = self.clock()
-        if self._ended_at is None:
-            self._ended_at = now
-        silent = now - self._ended_at
+        silent = self.clock() - self._hear_the_device()
         if silent > self.config.watchdog:
             step = self.lifecycle.steps_in_flight[0].step
             error = EngineFailedError(f"the device has not answered step {step} for {silent:.0f} s")
             self.fail_calls(error)
             raise error
 
+    def _hear_the_device(self) -> float:
+        """Since when it has not answered: its last answer, or the end of the last request."""
+        processed = self.lifecycle.processed
+        if self._silent_since is None or processed != self._answered:
+            self._silent_since, self._answered = self.clock(), processed
+        return self._silent_since
+
     def close(self) -> None:
         """End the trace, and stop the workers of runner and connector, whatever one of them raises.
 
         Nothing runs afterwards: for who has drained the engine, or gives it up after a failure.
+        Only Ctrl-C passes.
         """
         closing: list[Callable[[], None]] = [lambda: self.trace(None), self.runner.close]
         if self.transfers is not None:
@@ -118,13 +124,19 @@ class EngineCore(Pauses):
         for close in closing:
             try:
                 close()
-            except Exception:
+            except BaseException as error:
+                if ends_the_program(error):
+                    raise
                 _log.exception("something could not be closed")
 
     # --- what is due ----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Everything that is due between two steps. Blocks only for a reset that may succeed."""
+        """Everything that is due between two steps. Blocks only for a reset that may succeed.
+
+        Raises RejectedCallError from within an output; EngineFailedError after `shutdown`, when
+        the device is silent for longer than `config.watchdog`: then only `close` is left.
+        """
         super().tick()
         if self._waiting_reset is not None:
             self._look_at_reset()
@@ -136,8 +148,8 @@ class EngineCore(Pauses):
     def next_time(self) -> float | None:
         """Seconds until something is due, None when nothing is."""
         known = super().next_time()
-        if self._ended_at is not None and self.lifecycle.in_flight:
-            left = max(0.0, self._ended_at + self.config.watchdog - self.clock())
+        if self._silent_since is not None and self.lifecycle.in_flight:
+            left = max(0.0, self._silent_since + self.config.watchdog - self.clock())
             known = left if known is None else min(known, left)
         if self._waiting_reset is not None:
             left = max(0.0, self._waiting_reset.until - self.clock())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..statemachine.answers import IGNORE
-from ..statemachine.engine import ENGINE
+from ..statemachine.engine import ASLEEP, ENGINE
 from ..statemachine.errors import RefusedError
 from ..statemachine.states import (
     ABORT_ALL,
@@ -34,7 +34,7 @@ from ..statemachine.states import (
 )
 from .answers import answered, give
 from .api import CallResult, Holder, RejectedCallError
-from .arguments import in_words, required
+from .arguments import ends_the_program, in_words, required
 from .outcome import Outcome
 from .resets import Resets
 
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_MODES = {"abort": ABORT_ALL, "wait": WAIT_FOR_ALL, "keep": KEEP_ALL}
 TAGS = {"weights": WEIGHTS, "cache": CACHE, "kv_cache": CACHE}
+#: Why a pause or a sleep has come to nothing: a client had the last word.
+_RESUMED = "it was resumed before it was reached"
 
 
 @dataclass(slots=True)
@@ -82,7 +84,10 @@ class Pauses(Resets):
         if clear_cache:
             self._not_from_within()
         # Paused already, perhaps with requests kept: to abort them now is no less what was asked.
-        ended = self._end_running(number)
+        ended: list[str] = []
+        self._end_running(number, ended)
+        if not self.is_paused():  # by a client, from what it was told of its end
+            return answered(self._answer(False, _RESUMED, ended=tuple(ended)))
         result = self._answer(True, _why(outcome), ended=tuple(ended))
         if clear_cache and self.lifecycle.mode == PAUSED:
             cleared = self._try_reset(force=True, connector=False)
@@ -93,22 +98,23 @@ class Pauses(Resets):
     def _begin_waiting(self, waiting: _WaitingPause, mode: int) -> None:
         """The pause is under way. Its clients may call from what they are told of their end."""
         self._waiting_pause = waiting
-        waiting.ended += self._end_running(mode)
+        self._end_running(mode, waiting.ended)
         self._look_at_pause()
 
-    def _end_running(self, mode: int) -> list[str]:
-        """In mode ABORT_ALL: abort what has begun. Returns the ids of those that were aborted."""
+    def _end_running(self, mode: int, ended: list[str]) -> None:
+        """In mode ABORT_ALL: abort what has begun, and add the ids of what was aborted to `ended`.
+
+        Before their clients are told: one that calls from there may have the list answered.
+        """
         if mode != ABORT_ALL:
-            return []
+            return
         lifecycle = self.lifecycle
         preempted = [row for row in lifecycle.waiting if lifecycle.state_of(row) == PREEMPTED]
-        ended = []
         for row in [*lifecycle.running, *preempted]:
             ended.append(lifecycle.id_of(row))
             self._requests[row].error = "the engine was paused"
             lifecycle.abort(row)
         self._sweep()
-        return ended
 
     def _look_at_pause(self) -> None:
         """Whether the pause is reached; then the sleep that waits for it follows."""
@@ -146,7 +152,7 @@ class Pauses(Resets):
     def resume(self) -> CallResult:
         """Go on after a pause. Raises RejectedCallError when asleep or shutting down."""
         outcome = self._called(RESUME)
-        self._end_pause(False, "it was resumed before it was reached")
+        self._end_pause(False, _RESUMED)
         return self._answer(True, _why(outcome))
 
     # --- sleep ----------------------------------------------------------------------------------
@@ -169,17 +175,27 @@ class Pauses(Resets):
             if refusal is not None:
                 return answered(refusal)
         if lifecycle.mode == PAUSED:
-            ended = tuple(self._end_running(number))
-            if lifecycle.mode != PAUSED:  # by a client, from what it was told of its end
-                why = "it was resumed before it was reached"
-                return answered(self._answer(False, why, ended=ended, retryable=True))
-            return answered(self._fall_asleep(level, ended))
+            ended: list[str] = []
+            self._end_running(number, ended)
+            if lifecycle.mode != PAUSED:
+                return answered(self._overtaken(level, tuple(ended)))
+            return answered(self._fall_asleep(level, tuple(ended)))
         outcome = self._called(SLEEP, level=level, pausing=number)
         if lifecycle.mode != PAUSING or not outcome.went:
             return answered(self._answer(outcome.answer == IGNORE, _why(outcome), retryable=True))
         future: Future[CallResult] = Future()
         self._begin_waiting(_WaitingPause(False, level, answers=[future]), number)
         return future
+
+    def _overtaken(self, level: int, ended: tuple[str, ...]) -> CallResult:
+        """While it ended requests, a client of theirs has resumed or slept: that is done."""
+        if self.lifecycle.mode not in ASLEEP:
+            return self._answer(False, _RESUMED, ended=ended, retryable=True)
+        try:
+            outcome = self._called(SLEEP, level=level)
+        except RejectedCallError as rejected:  # but it has ended requests: no rejection any more
+            return self._answer(False, str(rejected), ended=ended)
+        return self._answer(outcome.answer == IGNORE, _why(outcome), ended=ended)
 
     def _cannot_sleep(self) -> CallResult | None:
         if self.transfers is not None:
@@ -210,18 +226,21 @@ class Pauses(Resets):
 
     def _give_memory_back(self, level: int) -> str:
         """Release weights, then cache; on an error neither. Returns what went wrong, or ""."""
-        try:
-            self.runner.release_weights(level)
-        except Exception as error:
-            _log.exception("the weights could not be released")
-            return f"the weights could not be released: {error}"
-        try:
-            self.runner.kv.release()
-        except Exception as error:
-            _log.exception("the cache could not be released")
-            self.runner.restore_weights()
-            return f"the cache could not be released: {error}"
+        why = _failure(lambda: self.runner.release_weights(level))
+        if why:
+            return f"the weights could not be released: {why}"
+        why = _failure(self.runner.kv.release)
+        if why:
+            return f"the cache could not be released: {why}{self._restore_again()}"
         return ""
+
+    def _restore_again(self) -> str:
+        """The weights were released and the cache was not. Says if they cannot be brought back.
+
+        Steps are then launched and fail at the device, until a sleep and a wake restore them.
+        """
+        why = _failure(self.runner.restore_weights)
+        return f"; nor could the weights be restored: {why}; sleep and wake it" if why else ""
 
     def wake(self, tags: Iterable[str] = ("weights", "cache")) -> CallResult:
         """Take the memory of these tags again; steps run when both are resident.
@@ -241,29 +260,20 @@ class Pauses(Resets):
         if lifecycle.mode != EngineMode.WAKING:
             return self._answer(True, _why(outcome))
         engine = lifecycle.engine
-        restored_weights = False
-        try:
-            if number & WEIGHTS and not engine.weights_resident:
-                self.runner.restore_weights()
-                restored_weights = True
-            if number & CACHE and not engine.cache_resident:
-                self.runner.kv.restore()
-        except Exception as error:
-            _log.exception("waking failed")
-            if restored_weights:
-                self._release_again(engine.sleep_level)
+        weights = bool(number & WEIGHTS) and not engine.weights_resident
+        why = _failure(self.runner.restore_weights) if weights else ""
+        if not why and number & CACHE and not engine.cache_resident:
+            why = _failure(self.runner.kv.restore)
+            if why and weights:
+                # They sleep on with the cache. Should they not: resident for nothing, until the
+                # next try to wake finds them so.
+                _failure(lambda: self.runner.release_weights(engine.sleep_level))
+        if why:
             lifecycle.engine_event(WAKE_FAILED)
-            return self._answer(False, f"memory could not be restored: {error}", retryable=True)
+            return self._answer(False, f"memory could not be restored: {why}", retryable=True)
         lifecycle.engine_event(WOKE, tags=number)
         left = "a part of it is still asleep" if lifecycle.mode == SLEEPING else ""
         return self._answer(True, left)
-
-    def _release_again(self, level: int) -> None:
-        """The weights were restored and the cache was not: they sleep on with it."""
-        try:
-            self.runner.release_weights(level)
-        except Exception:  # resident for nothing, until the next try to wake finds them so
-            _log.exception("the weights could not be released again")
 
     def weights_changed(self) -> CallResult:
         """The weights are others: nothing older can be a hit in any tier. Only when paused."""
@@ -291,6 +301,21 @@ class Pauses(Resets):
     ) -> CallResult:
         mode = EngineMode(self.lifecycle.mode).name.lower()
         return CallResult(success, mode, why, retryable and not success, holders, ended)
+
+
+def _failure(call: Callable[[], None]) -> str:
+    """Ask the device for something; what it raised, in words, "" if nothing. Ctrl-C passes.
+
+    Its SystemExit or asyncio.CancelledError, which are no Exception, would end the engine.
+    """
+    try:
+        call()
+    except BaseException as error:
+        if ends_the_program(error):
+            raise
+        _log.exception("memory could not be released or restored")
+        return in_words(error)
+    return ""
 
 
 def _known(name: str, names: dict[str, int], what: str) -> int:

@@ -1,4 +1,4 @@
-"""What the engine asks of a device and of a storage tier: three small protocols.
+"""What the engine asks of a device and of a storage tier: five small protocols.
 
 The scheduler, the lifecycle and the transfers know a model, a GPU or a tier only through these.
 A fake runner and a test connector implement them as well as the real ones do.
@@ -98,20 +98,31 @@ class Runner(Protocol):
     def bind(self, row: int, params: SamplingParams, tokens: Int32Array, outputs: int = 0) -> None:
         """A row has a new tenant: its sampling parameters and every token known so far.
 
-        `outputs` of them, at the end, were sampled already (min_tokens counts them).
+        `outputs` of them, at the end, were sampled already (min_tokens counts them). If it
+        raises, the request ends with that error, and the row is in no batch.
         """
 
     def unbind(self, row: int) -> None:
-        """The row's tenant is gone; results of its launched steps are still collected."""
+        """The row's tenant is gone; results of its launched steps are still collected.
+
+        What it raises is logged; the row's next tenant is bound over what is left.
+        """
 
     def launch(self, batch: StepBatch) -> None:
-        """Hand a step over. Never blocks; a failure shows in the result."""
+        """Hand a step over. Never blocks; a failure shows in the result, or is raised.
+
+        A step while the weights are not resident must fail.
+        """
 
     def done(self, step: int) -> bool:
         """Whether `collect(step)` would return at once."""
 
     def collect(self, step: int, timeout: float | None = None) -> StepResult:
-        """The step's result; steps are collected in order. Raises TimeoutError."""
+        """The step's result; steps are collected in order.
+
+        Raises TimeoutError when there is none within `timeout` seconds, and may be asked again. Any
+        other error fails the step, and so does a TimeoutError where no timeout was given.
+        """
 
     def release_weights(self, level: int) -> None:
         """Give the weights' memory back: level 1 keeps a copy at hand, level 2 the file only."""

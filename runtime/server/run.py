@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -16,12 +17,15 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 
+from ..api import EngineFailedError
 from ..model.tokenizer import Tokenizer
 from .app import create_app
 from .connections import http_protocol, websocket_protocol
 from .contract import ServedEngine
 from .front import Front
 from .settings import ServerConfig
+
+_log = logging.getLogger(__name__)
 
 
 def serve(
@@ -108,17 +112,27 @@ async def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         if stopping:
-            await asyncio.wait(stopping)
+            await asyncio.gather(*stopping)
         else:
-            await asyncio.to_thread(engine.shutdown, False, config.drain_timeout)
+            await _shut_down(engine, False, config.drain_timeout)
 
 
 async def _stop(
     front: Front, engine: ServedEngine, server: uvicorn.Server, config: ServerConfig, drain: bool
 ) -> None:
     front.closing = True
-    await asyncio.to_thread(engine.shutdown, drain, config.drain_timeout if drain else 0.0)
-    server.should_exit = True
+    try:
+        await _shut_down(engine, drain, config.drain_timeout if drain else 0.0)
+    finally:
+        server.should_exit = True
+
+
+async def _shut_down(engine: ServedEngine, drain: bool, timeout: float) -> None:
+    """Shut the engine down. One whose device is given up must not keep the server."""
+    try:
+        await asyncio.to_thread(engine.shutdown, drain, timeout)
+    except EngineFailedError as error:
+        _log.error("the engine was given up: %s", error)
 
 
 class ReadyServer(uvicorn.Server):

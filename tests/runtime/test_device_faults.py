@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -366,7 +367,12 @@ def test_a_core_is_not_made_for_a_device_with_fewer_blocks() -> None:
 class Deaf(FakeRunner):
     """Never ends a step."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked = threading.Event()
+
     def collect(self, step: int, timeout: float | None = None) -> StepResult:
+        self.asked.set()
         raise TimeoutError
 
 
@@ -391,15 +397,33 @@ def test_a_shutdown_gives_up_a_device_that_never_answers(drain: bool) -> None:
     assert bench.free < 16, "who knows whether it still writes"
 
 
+def test_a_slow_device_is_not_given_up_while_it_answers() -> None:
+    """Silence is counted from its last answer, not from the end of the requests."""
+    bench = Bench(steps_in_flight=2, watchdog=60.0)
+    bench.add("a", 5)
+    assert bench.core.launch_step()
+    assert bench.core.launch_step()
+    stopped = bench.core.shutdown(drain=False)
+    bench.core.tick()
+    bench.now = 40.0
+    assert bench.core.finish_step(), "the first of the two is answered"
+    bench.core.tick()
+    bench.now = 80.0
+    bench.core.tick()
+    assert bench.core.next_time() == pytest.approx(20.0)
+    assert bench.core.finish_step()
+    bench.core.tick()
+    assert stopped.result(0) is None
+
+
 def test_an_engine_whose_device_never_answers_can_be_shut_down() -> None:
     runner = Deaf(16, SIZE)
     config = EngineConfig(num_blocks=16, block_size=SIZE, max_model_len=64, watchdog=0.05)
     engine = Engine(config, runner)
     params = SamplingParams(max_tokens=4, temperature=0.0)
     engine.add_request("a", [1, 2, 3], params, on_output=lambda _: None)
-    while not engine.stats().steps_launched:
-        pass
+    assert runner.asked.wait(30), "its first step is launched"
     with pytest.raises(EngineFailedError, match="has not answered step 1"):
         engine.shutdown(timeout=0.0)
-    engine.shutdown()  # waits for its thread
+    engine.shutdown()  # once more: it has failed already, and that is no error
     assert not engine.healthy()[0]

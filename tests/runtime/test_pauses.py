@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from kvproof.runtime.api import EngineClosedError, FinishReason, RejectedCallError
@@ -15,6 +17,8 @@ from .harness import Bench
 from .transfers.engine_harness import EngineHarness
 
 PARKED = "WAITING_FOR_STREAMING_REQ"
+
+T = TypeVar("T")
 
 
 def started(depth: int = 1, **options: object) -> Bench:
@@ -286,6 +290,96 @@ def test_weights_that_cannot_be_released_again_do_not_end_the_engine() -> None:
     bench.assert_undisturbed("a", [10] * 5, 4)
 
 
+class MuteError(MemoryError):
+    """It cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+#: What a device may raise: CancelledError and SystemExit are no Exception.
+DEVICE_ERRORS = [MuteError(), SystemExit("gone"), CancelledError(), KeyboardInterrupt()]
+
+
+def kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+def on_another_thread(call: Callable[[], T]) -> T:
+    """There a KeyboardInterrupt is nobody's Ctrl-C."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(call)
+        assert not isinstance(answer.exception(), KeyboardInterrupt), "it has passed"
+        return answer.result()
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS, ids=kind)
+@pytest.mark.parametrize("part", ["weights", "cache"])
+def test_whatever_a_device_raises_on_release_it_stays_awake(
+    part: str, error: BaseException
+) -> None:
+    bench = Bench()
+    owner = bench.runner if part == "weights" else bench.runner.kv
+    name = "release_weights" if part == "weights" else "release"
+    setattr(owner, name, raising(error))
+    result = on_another_thread(bench.core.sleep).result(0)
+    assert (result.success, result.mode) == (False, "active")
+    assert f"the {part} could not be released: {type(error).__name__}" in result.why
+    bench.add("a", 5)
+    bench.run()
+    bench.assert_undisturbed("a", [10] * 5, 4)
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS, ids=kind)
+def test_whatever_a_device_raises_on_restoring_it_sleeps_on(error: BaseException) -> None:
+    bench = Bench()
+    bench.run(bench.core.sleep().done)
+    restore, release = bench.runner.kv.restore, bench.runner.release_weights
+    bench.runner.kv.restore = raising(error)  # type: ignore[method-assign]
+    bench.runner.release_weights = raising(error)  # type: ignore[method-assign]
+    result = on_another_thread(bench.core.wake)
+    assert (result.success, result.mode) == (False, "sleeping")
+    assert f"memory could not be restored: {type(error).__name__}" in result.why
+    bench.runner.kv.restore, bench.runner.release_weights = restore, release  # type: ignore[method-assign]
+    assert bench.core.wake().success
+
+
+def test_ctrl_c_passes_through_a_release() -> None:
+    bench = Bench()
+    bench.runner.release_weights = raising(KeyboardInterrupt())  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench.core.sleep()
+
+
+def test_weights_that_cannot_be_brought_back_are_said_to_be_missing() -> None:
+    """The cache could not be released, and the weights were: a sleep and a wake restore them."""
+    bench = Bench()
+    release, restore = bench.runner.kv.release, bench.runner.restore_weights
+    bench.runner.kv.release = raising(MemoryError("stuck"))  # type: ignore[method-assign]
+    bench.runner.restore_weights = raising(OSError("no file"))  # type: ignore[method-assign]
+    result = bench.core.sleep().result(0)
+    assert (result.success, result.retryable, result.mode) == (False, True, "active")
+    assert "the cache could not be released: MemoryError: stuck" in result.why
+    assert "nor could the weights be restored: OSError: no file" in result.why
+    doomed = bench.add("a", 5)
+    bench.turn()
+    assert "while the weights sleep" in str(doomed.outputs[-1].error)
+    bench.runner.kv.release = release  # type: ignore[method-assign]
+    bench.runner.restore_weights = restore  # type: ignore[method-assign]
+    assert bench.core.sleep().result(0).success
+    assert bench.core.wake().success
+    bench.add("b", 5)
+    bench.run()
+    bench.assert_undisturbed("b", [11] * 5, 4)
+
+
 # --- weights --------------------------------------------------------------------------------------
 
 
@@ -359,6 +453,34 @@ def test_a_paused_engine_drains_and_a_sleeping_one_aborts() -> None:
     bench.run(bench.core.sleep(1, "keep").done)
     bench.run(bench.core.shutdown().done)
     assert bench.clients["a"].finish is FinishReason.ABORT
+
+
+class Closes:
+    """Called as a `close`: closes, counts how often, and raises."""
+
+    def __init__(self, close: Callable[[], None], error: BaseException) -> None:
+        self.close, self.error = close, error
+        self.times = 0
+
+    def __call__(self) -> NoReturn:
+        self.close()
+        self.times += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS, ids=kind)
+def test_whatever_a_close_raises_the_others_are_closed_and_the_engine_has_stopped(
+    error: BaseException,
+) -> None:
+    core = EngineHarness().core
+    runner = Closes(core.runner.close, error)
+    connector = Closes(core.transfers.connector.close, error)
+    core.runner.close = runner  # type: ignore[method-assign]
+    core.transfers.connector.close = connector  # type: ignore[method-assign]
+    stopped = core.shutdown()
+    on_another_thread(core.tick)
+    assert stopped.result(0) is None
+    assert (runner.times, connector.times) == (1, 1)
 
 
 def test_who_waits_for_a_call_is_answered_by_a_shutdown() -> None:

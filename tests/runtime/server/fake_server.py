@@ -1,10 +1,14 @@
-"""A server process on a fake device: `python -m tests.runtime.server.fake_server abort|drain`."""
+"""A server process on a fake device: `python -m tests.runtime.server.fake_server MODE TIMEOUT`.
+
+MODE is drain or abort, or deaf: drain, and the device never answers a step.
+"""
 
 import contextlib
 import os
 import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 from kvproof.runtime.server.run import listen, serve
@@ -24,15 +28,26 @@ def children() -> list[str]:
     return found
 
 
+def never(step: int, timeout: float | None = None) -> NoReturn:
+    """A `collect` of a device that does not answer."""
+    threading.Event().wait(timeout)
+    raise TimeoutError
+
+
 def main(mode: str, drain_timeout: str) -> None:
     tokenizer = byte_tokenizer()
-    engine = fake_engine(tokenizer, token_seconds=0.005, load_delay=0.5, tier_bytes=1 << 20)
+    options = {"watchdog": 0.05} if mode == "deaf" else {}
+    engine = fake_engine(
+        tokenizer, token_seconds=0.005, load_delay=0.5, tier_bytes=1 << 20, **options
+    )
+    if mode == "deaf":
+        engine.core.runner.collect = never  # type: ignore[method-assign]
     config = ServerConfig(
         model_name="fake",
         max_model_len=2048,
         port=0,
         dev=True,
-        drain=mode == "drain",
+        drain=mode != "abort",
         drain_timeout=float(drain_timeout),
     )
     listening = listen(config.host, config.port)

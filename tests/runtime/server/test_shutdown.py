@@ -144,6 +144,18 @@ def test_a_load_in_flight_and_a_parked_session_do_not_keep_it(process, mode):
     assert ended(made).endswith("left: []\n")
 
 
+def test_a_device_that_never_answers_does_not_keep_it(process):
+    made, url = process("deaf", 0.0)
+    reader = Reader(url, 5, threading.Event())
+    with httpx.Client(base_url=url) as client:
+        while not client.get("/debug/holds").json()["holds"]:
+            pass
+    made.send_signal(signal.SIGTERM)
+    reader.join()
+    assert reader.reason == "abort"
+    assert "stopping" in ended(made), "at the first signal"
+
+
 def test_ctrl_c_is_the_same_as_sigterm(process):
     made, _ = process("drain")
     made.send_signal(signal.SIGINT)
