@@ -146,7 +146,10 @@ class ResetResult:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How pause, resume, sleep or wake was answered. Falsy when refused: changed is what `ended` and `why` say."""
+    """How pause, resume, sleep or wake was answered.
+
+    Falsy when refused: nothing was changed, but for what `ended` and `why` say.
+    """
 
     success: bool
     mode: str  # the engine's mode now, in lower case
