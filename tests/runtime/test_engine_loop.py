@@ -215,6 +215,72 @@ def test_a_call_from_within_an_output_that_stops_in_the_middle_fails_the_engine(
     fixture.engine.shutdown()
 
 
+@pytest.mark.parametrize("later", ["a client's harmless error", "a check that fails"])
+def test_what_was_half_done_is_the_failure_whatever_else_fails_before_the_loop_ends(
+    later: str,
+) -> None:
+    fixture = Fixture()
+    engine = fixture.engine
+    engine.pause("keep")
+
+    def fail() -> None:
+        raise AssertionError(later)
+
+    def on_output(output: RequestOutput) -> None:
+        fixture.outputs.put(output)
+        if output.finish_reason is not None:
+            return
+        if later == "a check that fails":
+            engine.core.check = fail  # type: ignore[method-assign]
+        else:  # the next turn begins with it
+            engine._post(
+                lambda: engine.core.add_request("c", [], greedy(1), on_output=fixture.outputs.put)
+            )
+        engine.call(lambda: (engine.core.abort("b"), 1 / 0))
+
+    engine.add_request("a", [1] * 5, greedy(50), on_output=on_output)
+    fixture.add("b", [2] * 5, 50)
+    engine.resume()
+    output = fixture.outputs.get(timeout=PATIENCE)
+    while output.request_id != "a" or output.finish_reason is None:
+        output = fixture.outputs.get(timeout=PATIENCE)
+    assert output.error == "the engine failed: ZeroDivisionError: division by zero"
+    engine.shutdown()
+    assert "ZeroDivisionError" in engine.healthy()[1]
+
+
+def test_a_call_that_is_half_done_within_another_ones_leaves_that_ones_own_answer() -> None:
+    """An abort tells its client; what that does from within its output is not the aborter's."""
+    fixture = Fixture()
+    engine = fixture.engine
+    engine.pause("keep")
+    engine.add_request(
+        "a", [1] * 5, greedy(50),
+        on_output=lambda output: engine.call(lambda: (engine.core.abort("b"), 1 / 0)) and None,
+    )  # fmt: skip
+    fixture.add("b", [2] * 5, 50)
+
+    def abort_twice() -> None:
+        engine.core.abort("a")
+        engine.core.abort(5)  # type: ignore[arg-type]
+
+    with pytest.raises(InvalidRequestError):
+        engine.call(abort_twice)
+    engine.shutdown()
+    assert "ZeroDivisionError" in engine.healthy()[1]
+
+
+def test_what_a_call_raises_that_nobody_waits_for_is_in_the_log(
+    loop: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop.engine._post(lambda: loop.engine.core.abort(5))  # type: ignore[arg-type]
+    loop.engine._post(lambda: loop.engine.core.trace("/nowhere/at/all/trace.jsonl"))
+    loop.engine._post(lambda: 1 / 0)
+    assert loop.engine.stats().running == 0  # after them
+    errors = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert errors == [ZeroDivisionError]
+
+
 def test_an_error_that_has_no_text_is_told_like_any_other() -> None:
     class MuteError(RuntimeError):
         def __str__(self) -> str:
