@@ -53,7 +53,7 @@ class Resets(Observed):
         With `wait` seconds, a reset that is refused only by what ends by itself stays pending;
         cancelling the future gives it up. Raises InvalidWaitError for a wait below 0 or above
         `max_reset_wait`, RejectedCallError when the engine has stopped, or for a wrong flag,
-        and from within an output, where it would process a step.
+        and from within an output: it would process a step.
         """
         required(RejectedCallError, "reset_running_requests", reset_running_requests, bool)
         required(RejectedCallError, "reset_connector", reset_connector, bool)
@@ -63,7 +63,7 @@ class Resets(Observed):
                 f"wait {wait}: a reset may wait from 0 to {self.config.max_reset_wait:g} seconds"
             )
         wait = seconds(InvalidWaitError, "wait", wait)
-        self._not_from_a_text()
+        self._not_from_within()
         if self.lifecycle.mode == STOPPED:
             raise RejectedCallError("the engine has stopped")
         now = self.clock()
