@@ -177,7 +177,8 @@ class EngineLoop:
 
     def _serve_clients(self) -> None:
         """Carry out what the inbox has; nothing more once a call is half done."""
-        while self._inbox and self._half_done is None:
+        while self._inbox:
+            self._end_if_half_done()
             with self._bell:
                 function, answer = self._inbox.popleft()
             if not answer.set_running_or_notify_cancel():
