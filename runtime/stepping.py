@@ -150,8 +150,9 @@ class Stepping(Clients):
     def finish_step(self, timeout: float | None = None) -> bool:
         """Collect the oldest launched step and process it. False when none is in flight.
 
-        Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError, and
-        RejectedCallError from within an output: a later step's would overtake it.
+        Waits for the device at most `timeout` seconds, for ever if None. Raises TimeoutError only
+        if given a timeout (without one, a runner's fails the step), and RejectedCallError from
+        within an output: a later step's would overtake it.
         """
         self._not_from_within()
         steps = self.lifecycle.steps_in_flight
