@@ -17,10 +17,10 @@ from kvproof.runtime.engine import EngineCore
 from kvproof.runtime.fake import FakeRunner
 from kvproof.runtime.lifecycle import Lifecycle
 from kvproof.runtime.plan import Plan
-from kvproof.runtime.protocols import Int32Array, TransferSignal
 from kvproof.runtime.room import Room
 from kvproof.runtime.scheduler import Scheduler
 from kvproof.runtime.transfers.manager import STORE_SHARE
+from kvproof.specs.bench.ours import SilentTier
 from kvproof.statemachine.policy import must_reclaim_parked
 from kvproof.statemachine.states import LOAD
 
@@ -30,26 +30,13 @@ FEW, MANY = 10, 1000
 TURNS = 2 * SIZE  # tables grow and blocks are published in some of them
 
 
-class Tier:
+class Tier(SilentTier):
     """Has what it is told to have, and never says a word of any transfer."""
 
     has = True
 
     def lookup(self, keys: Sequence[bytes]) -> int:
         return len(keys) if self.has else 0
-
-    def start_load(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None: ...
-    def start_store(self, transfer: int, keys: Sequence[bytes], blocks: Int32Array) -> None: ...
-
-    def poll(self) -> Sequence[TransferSignal]:
-        return ()
-
-    def cancel(self, transfer: int) -> None: ...
-
-    def reset(self) -> bool:
-        return True
-
-    def close(self) -> None: ...
 
 
 def bench(blocks: int, tier: Tier | None = None, **config: Any) -> Bench:
