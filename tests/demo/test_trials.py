@@ -173,7 +173,7 @@ def test_a_load_that_never_comes_ends_the_scenario(lying, monkeypatch):
         stream.join()
 
 
-@pytest.mark.parametrize("trial", [flagged, control])
+@pytest.mark.parametrize("trial", [flagged, pytest.param(control, marks=pytest.mark.long)])
 def test_a_trial_whose_load_has_ended_too_soon_is_run_again(lying, trial):
     class ComesTooLate(Api):
         """The first reset finds no load: it has ended, as may happen on a busy machine."""

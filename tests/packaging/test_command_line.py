@@ -176,7 +176,7 @@ def test_every_listed_command_has_its_module_and_prints_its_help(
     ],
     ids=["not total", "a name that is not there", "no Python"],
 )
-@pytest.mark.parametrize("asked", ["check --id P1", "table"])
+@pytest.mark.parametrize("asked", ["check --id P1", pytest.param("table", marks=pytest.mark.long)])
 def test_a_declaration_that_does_not_load_is_a_bad_specification_and_no_traceback(
     tmp_path: Path, old: str, new: str, said: str, place: str, asked: str
 ) -> None:

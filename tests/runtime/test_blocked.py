@@ -1,7 +1,7 @@
 """What blocked requests cost a step: nothing, however many they are and whatever else goes on.
 
 Work is counted in the interpreter's instructions, which are the same on any machine: a turn beside
-a thousand blocked requests takes exactly as many as one beside ten.
+three hundred blocked requests takes exactly as many as one beside ten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kvproof.statemachine.states import LOAD
 
 from .harness import SIZE, Bench
 
-FEW, MANY = 10, 1000
+FEW, MANY = 10, 300
 TURNS = 2 * SIZE  # tables grow and blocks are published in some of them
 
 

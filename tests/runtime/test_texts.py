@@ -79,7 +79,7 @@ def assert_alone(bench: Bench, fault: str, *, tokens: int) -> None:
     bench.assert_undisturbed("a", [12] * 5, 3)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_text_that_fails_ends_its_own_request_with_what_it_has(fault: str, depth: int) -> None:
     bench = Bench(steps_in_flight=depth)
@@ -234,7 +234,10 @@ class Calling:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("place", ["push", "finish", "a later turn"])
+@pytest.mark.parametrize(
+    "place",
+    ["push", *(pytest.param(p, marks=pytest.mark.long) for p in ("finish", "a later turn"))],
+)
 def test_a_text_that_calls_the_engine_has_failed_and_has_changed_nothing(
     place: str, name: str
 ) -> None:

@@ -118,7 +118,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="resident memory is read from /proc")
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_four_fifths_of_the_real_models_bytes_are_given_back_by_a_sleep(
     smollm2: LoadedModel, level: int
 ) -> None:

@@ -248,7 +248,7 @@ def stored(prompts: Sequence[Tokens]) -> Callable[[Tokens, int], Tokens]:
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("chunked prefill", 1),
+        pytest.param("chunked prefill", 1, marks=pytest.mark.long),
         ("preemption at random steps", 2),
         ("host tier loads", 2),
     ],

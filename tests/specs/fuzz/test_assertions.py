@@ -16,7 +16,7 @@ ASSERTED = [fault for fault in FAULTS if fault.rules != {"no-exception"}]
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(fault, id=fault.engine.__name__, marks=[pytest.mark.long] if n % 3 else [])
+        pytest.param(fault, id=fault.engine.__name__, marks=[pytest.mark.long] if n % 6 else [])
         for n, fault in enumerate(ASSERTED)
     ],
 )

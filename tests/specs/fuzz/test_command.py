@@ -62,7 +62,7 @@ def test_a_broken_engine_exits_with_1_and_writes_tests_and_junit(
 
 
 def test_the_table_names_the_finding_and_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.main(["fuzz", "--target", "my_broken:MyTarget", "--operations", "800"])
+    code = cli.main(["fuzz", "--target", "my_broken:MyTarget", "--operations", "300"])
     out = capsys.readouterr().out
     assert code == 1
     assert "free or held" in " ".join(out.split()) or "reference count" in " ".join(out.split())
