@@ -184,7 +184,7 @@ class StepLanes(TransferEvents):
         samples = ends == target
         all_sample = every(samples)
         if growing.size:
-            self._must_be_free(new_blocks, covered)
+            self._must_be_free(new_blocks[growing].tolist(), covered[growing].tolist())
         if some(ends > room):
             raise self._no_launch("a hold does not cover the tokens")
         if tokens is not self._proven_tokens:
@@ -242,20 +242,18 @@ class StepLanes(TransferEvents):
         self, rows: Int64Array, tokens: Int64Array, new_blocks: Int64Array
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
         """What `launch` is told, as arrays that nobody else writes to. Raises RefusedError."""
-        told = [integers(each) for each in (rows, tokens, new_blocks)]
-        named = [each for each in told if each is not None]
-        if len(named) < len(told):
+        ids, counts, more = integers(rows), integers(tokens), integers(new_blocks)
+        if ids is None or counts is None or more is None:
             raise self._no_launch("rows, tokens and new blocks are lists of integers")
-        rows, tokens, new_blocks = named
-        if not len(rows) == len(tokens) == len(new_blocks):
+        if not len(ids) == len(counts) == len(more):
             raise self._no_launch("each row has its tokens and its new blocks")
-        if rows.flags.writeable:
-            rows = rows.copy()
-            rows.setflags(write=False)
-        if tokens.flags.writeable:
-            tokens = tokens.copy()
-            tokens.setflags(write=False)
-        return rows, tokens, new_blocks
+        if ids.flags.writeable:
+            ids = ids.copy()
+            ids.setflags(write=False)
+        if counts.flags.writeable:
+            counts = counts.copy()
+            counts.setflags(write=False)
+        return ids, counts, more
 
     def _must_run(self, rows: Int64Array) -> None:
         """Every row is a request that runs, and none is named twice."""
@@ -268,11 +266,11 @@ class StepLanes(TransferEvents):
         if rows.size and not every(np.bincount(rows) < 2):
             raise self._no_launch("a row is named twice")
 
-    def _must_be_free(self, new_blocks: Int64Array, covered: Int64Array) -> None:
+    def _must_be_free(self, new_blocks: list[int], covered: list[int]) -> None:
         """The new blocks are free, and the tables have room for the blocks then covered."""
-        if not every(new_blocks >= 0) or some(covered > self._table_width):
+        if min(new_blocks) < 0 or max(covered) > self._table_width:
             raise self._no_launch(f"a table has room for {self._table_width} blocks")
-        total, free = sum(new_blocks.tolist()), self.free_for()
+        total, free = sum(new_blocks), self.free_for()
         if total > free:
             raise self._no_launch(f"{total} new blocks, but {free} are free")
 
