@@ -93,11 +93,22 @@ class Bench:
         row.seconds = time.monotonic() - started
 
     def start(self, row: Row, prompts: list[Prompt]) -> list[str]:
-        """Start a stream for each prompt, and return the LOADs once there is one."""
+        """Start a stream for each prompt, and return the LOADs once there is one.
+
+        None, and the trial is missed, when the streams have tokens before a LOAD has been seen.
+        """
         self.streams = [self._stream(prompt) for prompt in prompts]
-        loads = poll("a load from the host tier", lambda: owners(self.api.holds(), "LOAD"))
+        loads: list[str] = []
+
+        def seen() -> bool:
+            begun = any(stream.tokens for stream in self.streams)
+            loads[:] = owners(self.api.holds(), "LOAD")
+            return begun or bool(loads)
+
+        poll("a load from the host tier", seen)
+        row.missed = not loads
         row.check("a stream waits for its load", bool(self._waiting()), self._states())
-        return list(loads)
+        return loads
 
     def finish(self, row: Row, prompts: list[Prompt]) -> None:
         """Wait for the streams, and compare their tokens."""
@@ -200,6 +211,7 @@ def control(bench: Bench, name: str) -> Row:
     return row
 
 
+@_until_met
 def waiting(bench: Bench, name: str, wait: float = 10.0) -> Row:
     """A forced reset that waits, under a load in flight: it succeeds by itself."""
     with bench.trial(name) as (row, prompts):
