@@ -26,13 +26,12 @@ from ..statemachine.states import (
     UNKNOWN,
 )
 from ..statemachine.transfer import TRANSFER
-from .columns import Int64Array, read_only
+from .columns import INT64, Int64Array, read_only
 
 _LEAST32, _MOST32 = -(2**31), 2**31 - 1
 _LEAST64, _MOST64 = -(2**63), 2**63 - 1
 _NONE: Int64Array = read_only(np.zeros(0, dtype=np.int64))
-#: Comparing an array's dtype with these costs a tenth of comparing it with the types.
-_IS_INT32, _IS_INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_INT32 = np.dtype(np.int32)
 
 #: How a turn can end by what a step sampled.
 STOP_REASONS = (FINISHED_STOPPED, FINISHED_LENGTH_CAPPED, FINISHED_REPETITION)
@@ -79,7 +78,7 @@ def _refused(
 
 def integers(values: object) -> Int64Array | None:
     """The values as int64 [n]; None for what is no list of integers."""
-    if type(values) is np.ndarray and values.dtype == _IS_INT64 and values.ndim == 1:
+    if type(values) is np.ndarray and values.dtype == INT64 and values.ndim == 1:
         return values
     if type(values) is list or type(values) is tuple:
         if not values:
@@ -101,7 +100,7 @@ def integers(values: object) -> Int64Array | None:
 
 def as_token_ids(values: object) -> npt.NDArray[np.int32] | None:
     """The values as int32 [n]; None for what is no list of token ids."""
-    if type(values) is np.ndarray and values.dtype == _IS_INT32 and values.ndim == 1:
+    if type(values) is np.ndarray and values.dtype == _INT32 and values.ndim == 1:
         return values
     found = integers(values)
     if found is None:

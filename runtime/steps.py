@@ -44,6 +44,7 @@ from .columns import (
     COVERED,
     DELIVERED,
     HASHED,
+    INT64,
     LIMIT,
     NEWEST_STEP,
     PROMPT,
@@ -83,10 +84,6 @@ class LaunchedStep(NamedTuple):
     known: Int64Array | None  # [n] tokens known of each sequence; None: all that it computes
     covered: Int64Array  # [n] blocks that each hold covers
     disturbances: int  # the lifecycle's count of them at launch
-
-
-#: A comparison with the dtype costs a tenth of one with the type.
-_INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +231,7 @@ class StepLanes(TransferEvents):
         return (
             tokens is self._proven_tokens
             and type(new_blocks) is np.ndarray
-            and new_blocks.dtype == _INT64
+            and new_blocks.dtype == INT64
             and new_blocks.shape == tokens.shape
         )
 

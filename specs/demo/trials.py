@@ -95,7 +95,7 @@ class Bench:
     def start(self, row: Row, prompts: list[Prompt]) -> list[str]:
         """Start a stream for each prompt, and return the LOADs once there is one.
 
-        None, and the trial is missed, when the streams have tokens before a LOAD has been seen.
+        The trial is missed when that LOAD, or a stream that waits for it, came and went unseen.
         """
         self.streams = [self._stream(prompt) for prompt in prompts]
         loads: list[str] = []
@@ -106,8 +106,10 @@ class Bench:
             return begun or bool(loads)
 
         poll("a load from the host tier", seen)
-        row.missed = not loads
-        row.check("a stream waits for its load", bool(self._waiting()), self._states())
+        states = self._states()
+        waits = "WAITING_FOR_REMOTE_KVS" in states
+        row.missed = not (loads and waits)
+        row.check("a stream waits for its load", waits, states)
         return loads
 
     def finish(self, row: Row, prompts: list[Prompt]) -> None:
@@ -131,9 +133,6 @@ class Bench:
     def live(self) -> bool:
         """Whether the engine says of every stream that its request is live."""
         return not any(_is_over(self.api.state_of(stream.request_id)) for stream in self.streams)
-
-    def _waiting(self) -> list[str]:
-        return [state for state in self._states() if state == "WAITING_FOR_REMOTE_KVS"]
 
     def _states(self) -> list[str]:
         return [self.api.state_of(stream.request_id) for stream in self.streams]
