@@ -5,7 +5,7 @@ Five layers, one file each, read in this order:
     state.py             what is known: columns, tables, tokens, containers
     hold_commands.py     what a hold's commands do to tables, ledger and index
     events.py            request events: the declaration decides, its hold commands are done
-    transfer_records.py  transfers: their holds, waiters and quarantine
+    transfer_events.py   transfers: their holds, waiters and quarantine
     steps.py             lanes: launching and settling steps
 """
 
@@ -44,7 +44,8 @@ from .api import Holder
 from .audit import audit
 from .columns import some
 from .refusals import refused_engine
-from .steps import LaunchedStep, Settled, StepLanes, Stop
+from .step_records import LaunchedStep, Settled, Stop
+from .steps import StepLanes
 from .transfer_records import TransferRecord
 
 __all__ = ["LaunchedStep", "Lifecycle", "Settled", "Stop", "TransferRecord"]

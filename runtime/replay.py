@@ -27,7 +27,8 @@ from .columns import FACTS, Int64Array, facts_of, load_facts
 from .outcome import Fired
 
 if TYPE_CHECKING:
-    from .steps import BoolArray, LaunchedStep, StepLanes
+    from .step_records import BoolArray, LaunchedStep
+    from .steps import StepLanes
 
 
 class LaneReplay:

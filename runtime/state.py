@@ -1,7 +1,7 @@
 """Everything that the lifecycle knows, in one place: columns, tables, tokens, holds, containers.
 
 Only the classes that build on this one write to it: holds (`hold_commands.py`), events
-(`events.py`), transfers (`transfer_records.py`) and lanes (`steps.py`), joined in `lifecycle.py`.
+(`events.py`), transfers (`transfer_events.py`) and lanes (`steps.py`), joined in `lifecycle.py`.
 Everybody else reads: what is public here is a copy, or cannot be written to (`read_only.py`).
 """
 

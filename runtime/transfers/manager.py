@@ -33,7 +33,8 @@ from ..arguments import ends_the_program
 from ..columns import Blocks
 from ..outcome import Outcome
 from ..protocols import Connector, SignalKind, TouchedConnector, TransferSignal
-from ..transfer_records import TransferEvents, TransferRecord
+from ..transfer_events import TransferEvents
+from ..transfer_records import TransferRecord
 
 _log = logging.getLogger(__name__)
 

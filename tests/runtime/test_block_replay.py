@@ -15,7 +15,7 @@ from kvproof.runtime.holds import BlockLedger
 from kvproof.runtime.lifecycle import Lifecycle
 from kvproof.runtime.pool import BlockPool
 from kvproof.runtime.prefix import PrefixIndex
-from kvproof.runtime.transfer_records import ENDED_KEPT
+from kvproof.runtime.transfer_events import ENDED_KEPT
 from kvproof.statemachine.states import BEGIN, CANCEL, FENCE, GIVE_UP, LAND
 
 from .test_lifecycle import add, ids, launch, lifecycle, running

@@ -130,8 +130,8 @@ def test_what_is_shown_of_a_part_has_none_of_the_parts_writers() -> None:
 
 #: The lifecycle's own files, and those that repeat and check what it does.
 ITS_OWN = {
-    "state.py", "hold_commands.py", "events.py", "transfer_records.py", "steps.py", "lifecycle.py",
-    "audit.py", "replay.py", "block_replay.py",
+    "state.py", "hold_commands.py", "events.py", "transfer_records.py", "transfer_events.py",
+    "steps.py", "lifecycle.py", "audit.py", "replay.py", "block_replay.py",
 }  # fmt: skip
 RUNTIME = Path(inspect.getfile(Lifecycle)).parent
 
