@@ -290,7 +290,7 @@ def examples(number: int) -> settings:
 
 
 class TestBesideTheReference(BesideTheReference.TestCase):  # type: ignore[name-defined]
-    settings = examples(25)
+    settings = examples(10)
 
 
 FAULTS: dict[str, tuple[str, object, str]] = {
