@@ -1,6 +1,9 @@
 # Every target sets up what it needs: .venv is made on the first call and brought up to date
 # when pyproject.toml or constraints.txt changes. Needs Python >= 3.11 and bash, nothing else.
 SHELL := bash
+# What is imported is compiled once, even where the environment asks Python to keep no bytecode:
+# many tests start processes of their own, and each would compile torch again, or vLLM.
+unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
