@@ -11,6 +11,7 @@ PYTHON ?=
 PYTEST_ARGS ?=
 # How long `make long` fuzzes the engine; an hour as it is.
 FUZZ_SECONDS ?= 3600
+PROCESSORS = $(shell getconf _NPROCESSORS_ONLN)
 VENV := .venv
 BIN := $(VENV)/bin
 # No bytecode yet: compiling all of torch takes a minute, and what is imported is compiled then.
@@ -30,12 +31,13 @@ help:
 demo: venv
 	$(BIN)/kvproof demo
 
+# As many processes as processors, and a folder's tests in one of them (tests/conftest.py).
 test: venv
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses $(PROCESSORS) --no-loadscope-reorder $(PYTEST_ARGS)
 
 long: venv
 	$(BIN)/pytest -m 'long and not vllm and not gpu' $(PYTEST_ARGS)
-	$(BIN)/kvproof check --mutants --solver both --jobs $$(getconf _NPROCESSORS_ONLN)
+	$(BIN)/kvproof check --mutants --solver both --jobs $(PROCESSORS)
 	$(BIN)/kvproof fuzz --target runtime --seconds $(FUZZ_SECONDS) --out reports/fuzz
 
 gpu: venv

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -93,8 +94,8 @@ class Shape:
                 kinds[f"copy{transfer}.{block}"] = joined.CopyFacts
         self.names = tuple(kinds)
         self.index = {name: number for number, name in enumerate(kinds)}
-        self._classes = tuple(kinds.values())
-        self._fields = tuple(tuple(_kinds_of(kind)) for kind in self._classes)
+        self._fields = tuple(tuple(_kinds_of(kind)) for kind in kinds.values())
+        self._makers = tuple(_maker(kind) for kind in kinds.values())
         self._getters = tuple(attrgetter(*fields) for fields in self._fields)
         self.ask = facts.Ask
         self.transfer_ask = facts.TransferAsk
@@ -103,10 +104,7 @@ class Shape:
 
     def make(self, index: int, facts: tuple[int, ...]) -> Any:
         """A record of the declaration's own class."""
-        record: Any = object.__new__(self._classes[index])
-        for field, value in zip(self._fields[index], facts, strict=True):
-            setattr(record, field, value)
-        return record
+        return self._makers[index](facts)
 
     def read(self, index: int, record: Any) -> tuple[int, ...]:
         """The facts of a record."""
@@ -132,6 +130,16 @@ class Shape:
             for block in range(size.blocks):
                 world[f"copy{transfer}.{block}"].number = transfer + 1
         return world
+
+
+@cache
+def _maker(kind: type) -> Callable[[tuple[int, ...]], Any]:
+    """Makes a record of its facts. A search makes millions: one assignment, no loop over names."""
+    fields = "".join(f"record.{name}, " for name in _kinds_of(kind))
+    scope: dict[str, Any] = {"new": object.__new__, "kind": kind}
+    exec(f"def make(facts):\n record = new(kind)\n {fields}= facts\n return record", scope)
+    maker: Callable[[tuple[int, ...]], Any] = scope["make"]
+    return maker
 
 
 def _kinds_of(kind: type) -> Mapping[str, str]:

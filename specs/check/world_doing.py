@@ -277,10 +277,9 @@ class Doing:
 
         return step
 
-    def _fires_engine(self, event: int, told: dict[str, int]) -> Move:
+    def _fires_engine(self, event: int, asked: dict[str, int]) -> Move:
         def fire(a: Attempt) -> bool:
             world = a.world
-            asked = {**told, **self._counted(world)}
             code = self._engine.fire(event, world["e"], self.shape.engine_ask(**asked))
             if code & ANSWER_MASK != GO:
                 return False
@@ -290,13 +289,14 @@ class Doing:
                 for i in range(self._size.requests):
                     for block in range(self._size.blocks):
                         self._blocks.step_processed(
-                            told["step"], world[f"held{i}.{block}"], world[f"b{block}"]
+                            asked["step"], world[f"held{i}.{block}"], world[f"b{block}"]
                         )
             return True
 
         return fire
 
     def _counted(self, world: World) -> dict[str, int]:
+        """What the engine's events are told of all requests and transfers."""
         requests = [world[f"r{i}"] for i in range(self._size.requests)]
         transfers = [world[f"t{j}"] for j in range(self._size.transfers)]
         steps = sum(

@@ -227,11 +227,12 @@ class Moves(Doing):
         yield "lease_over", f"lease_over t{j}", self._moves_transfer(j, T.LEASE_OVER)
 
     def _engine_moves(self, world: World) -> Iterator[tuple[str, str, Move]]:
-        e = world["e"]
+        e, counted = world["e"], self._counted(world)
 
         def move(event: EngineEvent, words: str = "", **told: int) -> tuple[str, str, Move]:
             name = event.name.lower()
-            return name, f"{name}{words and ' ' + words}", self._fires_engine(event, told)
+            asked = {**told, **counted}
+            return name, f"{name}{words and ' ' + words}", self._fires_engine(event, asked)
 
         if not (e.weights_resident and e.cache_resident):
             yield move(E.LAUNCH_STEP)  # elsewhere with the request that it computes
