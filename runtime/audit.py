@@ -38,6 +38,18 @@ if TYPE_CHECKING:
 
 #: The columns in their order.
 FACTS_AND_OTHERS = (*FACTS, "target", "limit")
+_STATES = frozenset(map(int, RequestState))
+
+
+class _Named:
+    """A request in words, put together only when a message needs it."""
+
+    def __init__(self, lifecycle: Lifecycle, row: int) -> None:
+        self._lifecycle = lifecycle
+        self._row = row
+
+    def __str__(self) -> str:
+        return f"{self._lifecycle.id_of(self._row)!r} {self._lifecycle.view.facts(self._row)}"
 
 
 def audit(lifecycle: Lifecycle) -> None:
@@ -55,8 +67,8 @@ def audit(lifecycle: Lifecycle) -> None:
 
 def _states(lifecycle: Lifecycle) -> None:
     """Every state is one: what follows asks by its name."""
-    known = np.isin(lifecycle.view.state, list(RequestState))
-    assert known.all(), f"row {np.flatnonzero(~known)[0]} is in a state that there is not"
+    for row, state in enumerate(lifecycle.view.state.tolist()):
+        assert state in _STATES, f"row {row} is in a state that there is not"
 
 
 def _counts(lifecycle: Lifecycle) -> None:
@@ -100,23 +112,24 @@ def _pool_and_index(lifecycle: Lifecycle) -> None:
     """A block is free exactly when nobody holds it; what can be hit has one key."""
     ledger = lifecycle.ledger
     pool, index = ledger.pool, ledger.index
-    free = 0
-    for block in range(ledger.num_blocks):
-        held = int(ledger.counts[block])
+    free = hits = 0
+    for block, (held, cached) in enumerate(
+        zip(ledger.counts.tolist(), index.cached.tolist(), strict=True)
+    ):
         assert held >= 0, f"block {block} has count {held}"
         assert pool.is_free(block) == (held == 0), f"block {block}: count {held}, pool disagrees"
         free += held == 0
-        assert index.cached[block] == index.is_cached(block), f"block {block} is cached or not"
-        if index.is_cached(block):
-            key = index.key_of(block)
-            assert key is not None
+        key = index.key_of(block)
+        assert cached == (key is not None), f"block {block} is cached or not"
+        if key is not None:
+            hits += 1
             assert index.block_of(key) == block, f"block {block} is not found by its key"
             assert not ledger.being_written[block], f"block {block} is a hit and is being written"
             assert not ledger.quarantined[block], f"block {block} is a hit in quarantine"
     assert pool.free == free, f"the pool counts {pool.free} free blocks of {free}"
     for block in pool.eviction_order():
         assert index.is_cached(block), f"block {block} is in eviction order and no hit"
-    assert len(index) == sum(index.is_cached(block) for block in range(ledger.num_blocks))
+    assert len(index) == hits, f"the index has {len(index)} keys for {hits} blocks"
 
 
 def _containers(lifecycle: Lifecycle) -> None:
@@ -146,10 +159,10 @@ def _containers(lifecycle: Lifecycle) -> None:
         assert (row in finished) == (state in FINISHED), name
     listed = list(lifecycle.running) + list(lifecycle.waiting)
     view = lifecycle.view
+    ranks = list(zip(view.priority.tolist(), view.arrival.tolist(), strict=True))
     for entries in (lifecycle._running.entries(), lifecycle._waiting.entries()):
-        for priority, arrival, row in entries:
-            entered = (int(view.priority[row]), int(view.arrival[row]))
-            assert entered == (priority, arrival), f"{lifecycle.id_of(row)!r} was entered otherwise"
+        for *rank, row in entries:
+            assert tuple(rank) == ranks[row], f"{lifecycle.id_of(row)!r} was entered otherwise"
     for ordered in (lifecycle.running.array, lifecycle.waiting.array):
         priorities, arrivals = view.priority[ordered], view.arrival[ordered]
         before = ahead(priorities[:, None], arrivals[:, None], priorities, arrivals).sum(axis=0)
@@ -175,10 +188,9 @@ def _rows(lifecycle: Lifecycle) -> None:
     left = lifecycle._columns[:, empty]
     assert not left.any(), f"a row of no request has {FACTS_AND_OTHERS[np.nonzero(left)[0][0]]}"
     assert (lifecycle.view.tables[empty] == -1).all(), "a row of no request has a table"
-    for row in free:
-        rest = (lifecycle.id_of(row), lifecycle._salts[row], lifecycle._queued[row])
-        assert not any(rest), f"row {row} is of no request, and has {rest}"
-        assert lifecycle._chains[row] is None, f"row {row} is of no request, and has keys"
+    for kept in (lifecycle._ids, lifecycle._salts, lifecycle._queued, lifecycle._chains):
+        for row in free:
+            assert not kept[row], f"row {row} is of no request, and has {kept[row]}"
     arrivals = [0, *lifecycle.view.arrival[known].tolist(), lifecycle._arrivals + 1]
     assert arrivals == sorted(set(arrivals)), "arrivals are not in the order of their requests"
 
@@ -221,7 +233,7 @@ def _facts(lifecycle: Lifecycle) -> None:
     view = lifecycle.view
     size = lifecycle.block_size
     for row in lifecycle.known_rows():
-        name = f"{lifecycle.id_of(row)!r} {view.facts(row)}"
+        name = _Named(lifecycle, row)
         state, covered = lifecycle.state_of(row), int(view.covered[row])
         computed, written = int(view.computed[row]), int(view.written[row])
         hashed = int(view.hashed[row])
@@ -242,7 +254,7 @@ def _facts(lifecycle: Lifecycle) -> None:
             assert record is not None and record.open, f"waits for what has ended: {name}"  # noqa: PT018
             assert row in record.waiters, f"is no waiter: {name}"
         if state not in FINISHED:
-            assert 0 < lifecycle.length(row) <= lifecycle.config.max_model_len, name
+            assert 0 < lifecycle.length(row) <= lifecycle.config.max_model_len, f"length: {name}"
         if computed > lifecycle.length(row):
             ahead = computed - lifecycle.length(row)
             assert ahead <= lifecycle.in_flight, f"too far: {name}"
@@ -253,7 +265,7 @@ def _facts(lifecycle: Lifecycle) -> None:
     assert lifecycle.free_for() >= 0, "more is reserved than is free"
 
 
-def _steps_and_turns(lifecycle: Lifecycle, row: int, state: int, name: str) -> None:
+def _steps_and_turns(lifecycle: Lifecycle, row: int, state: int, name: _Named) -> None:
     """What a request's steps, its turns and its queue say of each other."""
     view, e = lifecycle.view, lifecycle.engine
     newest, stale = int(view.newest_step[row]), int(view.stale_step[row])

@@ -44,7 +44,7 @@ def fuzz(seed: int, operations: int) -> Failure | None:
     return explore(RuntimeEngine, generator, operations)[1]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(16))
 def test_the_fuzzer_finds_nothing(seed: int) -> None:
     assert fuzz(seed, 70) is None
 
@@ -121,8 +121,8 @@ def test_the_fuzzer_finds_a_scheduler_that_reclaims_nobody(
     assert first_rule_broken(60) in ("progress", "parked-give-way")
 
 
-TestRuntimeEngine = stateful_test(RuntimeEngine, examples=25, steps=30)
-TestRuntimeEngineWithFaults = stateful_test(RuntimeEngine, faults=True, examples=25, steps=30)
+TestRuntimeEngine = stateful_test(RuntimeEngine, examples=15, steps=30)
+TestRuntimeEngineWithFaults = stateful_test(RuntimeEngine, faults=True, examples=15, steps=30)
 
 
 class BesideTheReference(RuleBasedStateMachine):

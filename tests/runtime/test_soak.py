@@ -36,7 +36,7 @@ def soak(seed: int, operations: int, *, busy: bool) -> Counter[str]:
 @pytest.mark.parametrize("busy", [False, True], ids=["calls", "busy"])
 def test_a_short_soak_ends_with_everything_free(busy: bool) -> None:
     done = Counter[str]()
-    for seed in range(12):
+    for seed in range(8):
         done += soak(seed, 150, busy=busy)
     wanted = ("finish length", "finish stop", "finish abort", "reset done", "reset refused")
     assert all(done[name] for name in (*wanted, "preemptions", "call done")), done

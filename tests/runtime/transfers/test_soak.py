@@ -138,7 +138,7 @@ def soak(seed: int, operations: int, rate: float, **options: Any) -> Counter[str
 def test_every_token_is_right_and_nothing_is_left(rate: float) -> None:
     done = Counter[str]()
     for seed in range(6):
-        done += soak(seed, 250, rate)
+        done += soak(seed, 160, rate)
     assert done["loaded"] > 0
     if rate:
         assert all(done[fault] for fault in ("delayed", "lost", "late", "repeated", "truncated"))
@@ -147,7 +147,7 @@ def test_every_token_is_right_and_nothing_is_left(rate: float) -> None:
 def test_a_policy_that_fails_requests_ends_them_and_leaves_nothing() -> None:
     done = Counter[str]()
     for seed in range(4):
-        done += soak(seed, 250, 0.9, load_failure_policy="fail")
+        done += soak(seed, 160, 0.9, load_failure_policy="fail")
     assert done["finish error"] > 0
 
 
