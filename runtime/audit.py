@@ -190,7 +190,7 @@ def _rows(lifecycle: Lifecycle) -> None:
     assert (lifecycle.view.tables[empty] == -1).all(), "a row of no request has a table"
     for kept in (lifecycle._ids, lifecycle._salts, lifecycle._queued, lifecycle._chains):
         for row in free:
-            assert not kept[row], f"row {row} is of no request, and has {kept[row]}"
+            assert not kept[row], f"row {row} is of no request, and has {kept[row]!r}"
     arrivals = [0, *lifecycle.view.arrival[known].tolist(), lifecycle._arrivals + 1]
     assert arrivals == sorted(set(arrivals)), "arrivals are not in the order of their requests"
 
