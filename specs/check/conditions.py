@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import z3
 
 from ..symbolic import terms
-from ..symbolic.terms import BoolTerm
+from ..symbolic.terms import BoolTerm, Term
 from .cache import Cache
 from .memory import memory
 from .system import Transition
@@ -35,6 +35,19 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
     #: Shown, but by means of an invariant of another obligation that is refuted or unknown.
     RESTS = "rests on what is not proved"
+
+
+def digest_of(term: Term) -> str:
+    """Names a term by its text. Most are in many conditions, and writing them out takes longest."""
+    known = _digests.get(term.get_id())
+    if known is None:
+        digest = hashlib.sha256(term.sexpr().encode()).hexdigest()
+        known = _digests[term.get_id()] = (digest, term)
+    return known[0]
+
+
+#: With the terms, which keep the keys valid.
+_digests: dict[int, tuple[str, Term]] = memory()
 
 
 class Hypotheses:
@@ -57,7 +70,7 @@ class Hypotheses:
     @cached_property
     def digest(self) -> str:
         """Names the formulas by their text."""
-        text = hashlib.sha256(self.formula.sexpr().encode())
+        text = hashlib.sha256(digest_of(self.formula).encode())
         if self.above is not None:
             text.update(self.above.digest.encode())
         return text.hexdigest()
@@ -103,9 +116,9 @@ class Condition:
         """Names the condition by its text."""
         kind = "possible" if self.possible else "always"
         if self.template is not None and self.written is not None:
-            goal = f"{self.written.digest}\0{self.template.sexpr()}"
+            goal = f"{self.written.digest}\0{digest_of(self.template)}"
         else:
-            goal = self.goal.sexpr()
+            goal = digest_of(self.goal)
         text = f"{kind}\0{self.hypotheses.digest}\0{goal}"
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -19,7 +19,7 @@ from ...statemachine.answers import GO
 from ...statemachine.states import ACTIVE
 from ..symbolic import terms
 from ..symbolic.terms import BoolTerm, Term
-from .conditions import Condition, Hypotheses, Prover, Verdict
+from .conditions import Condition, Hypotheses, Prover, Verdict, digest_of
 from .contents import CONTENTS, EPOCHS
 from .declaration import Declaration
 from .draft import SUBJECT, Draft
@@ -326,7 +326,7 @@ class Move:
     @cached_property
     def digest(self) -> str:
         """Names what the move does; its condition is among the hypotheses."""
-        written = "\0".join(f"{name}\0{value.sexpr()}" for name, value in self._values.items())
+        written = "\0".join(f"{name}\0{digest_of(value)}" for name, value in self._values.items())
         return hashlib.sha256(written.encode()).hexdigest()
 
     def value(self, name: str) -> Term:
