@@ -124,7 +124,8 @@ def compare(
         for scenario in scenarios:
             figure = Figure(scenario, {side.name: [] for side in sides})
             for number in range(rounds):
-                for side in sides if number % 2 == 0 else sides[::-1]:
+                # The other side first: if it cannot be had, that is said at once.
+                for side in sides[::-1] if number % 2 == 0 else sides:
                     median = statistics.median(side.samples(scenario))
                     figure.rounds[side.name].append(median)
             yield figure

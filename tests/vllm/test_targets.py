@@ -30,9 +30,9 @@ def without_known_faults(seed: int, target: type[Target]) -> tuple[Plan, RandomD
 def test_no_rule_is_broken_where_vllm_has_no_fault(name: str) -> None:
     target = load(name)
     performed = 0
-    for seed in range(150):
+    for seed in range(80):
         chosen, draw = without_known_faults(seed, target)
         done, failure = explore(target, Generator(chosen, draw), LENGTH)
         assert failure is None, (failure.violation, [str(o) for o in failure.operations])
         performed += len(done)
-    assert performed > 5_000
+    assert performed > 2_500

@@ -70,7 +70,7 @@ def test_the_sides_take_turns_in_going_first(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(comparing, "Side", Recorded)
     (figure,) = compare(SCENARIOS[:1], 2, Path(sys.executable))
-    assert asked == ["kvproof", "vllm", "vllm", "kvproof", "closed", "closed"]
+    assert asked == ["vllm", "kvproof", "kvproof", "vllm", "closed", "closed"]
     assert figure.rounds == {"kvproof": [2.0, 2.0], "vllm": [2.0, 2.0]}
 
 

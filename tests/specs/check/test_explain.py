@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from functools import cache
 from html import unescape
 from typing import Any
 
@@ -36,6 +37,17 @@ def stated(proofs: Proofs) -> dict[str, dict[str, Condition]]:
         each.id: {words: first for (_, words), (first, *_) in statements(proofs, each).items()}
         for each in OBLIGATIONS
     }
+
+
+@pytest.fixture(scope="module")
+def written(stated: dict[str, dict[str, Condition]]) -> Callable[[str], str]:
+    """All that is stated under an id, for people."""
+
+    @cache
+    def of(name: str) -> str:
+        return "\n".join(pretty(statement(each)) for each in stated[name].values())
+
+    return of
 
 
 def says_nothing(formula: Any) -> bool:
@@ -83,9 +95,9 @@ def test_a_statement_put_down_for_no_change_would_be_seen_as_a_tautology(
     ],
 )
 def test_a_statement_about_a_change_has_primes(
-    stated: dict[str, dict[str, Condition]], name: str, line: str
+    written: Callable[[str], str], name: str, line: str
 ) -> None:
-    assert line in "\n".join(pretty(statement(each)) for each in stated[name].values())
+    assert line in written(name)
 
 
 def test_the_page_shows_the_same_formulas(proofs: Proofs, proved: Report) -> None:
