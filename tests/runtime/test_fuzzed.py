@@ -121,8 +121,8 @@ def test_the_fuzzer_finds_a_scheduler_that_reclaims_nobody(
     assert first_rule_broken(60) in ("progress", "parked-give-way")
 
 
-TestRuntimeEngine = stateful_test(RuntimeEngine, examples=15, steps=30)
-TestRuntimeEngineWithFaults = stateful_test(RuntimeEngine, faults=True, examples=15, steps=30)
+TestRuntimeEngine = stateful_test(RuntimeEngine, examples=8, steps=30)
+TestRuntimeEngineWithFaults = stateful_test(RuntimeEngine, faults=True, examples=8, steps=30)
 
 
 class BesideTheReference(RuleBasedStateMachine):

@@ -46,7 +46,7 @@ def eventful(engine: LLM) -> None:
         session.send("o", GREEDY).result()
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_trace_of_an_eventful_run_conforms(
     make_engine: MakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
 ) -> None:

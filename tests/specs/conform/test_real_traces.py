@@ -100,7 +100,9 @@ def test_the_trace_of_the_demo_conforms(served: Path) -> None:
     assert {"ADMIT_REMOTE", "TRANSFER_LANDED", "PREEMPT", "CHUNK", "RECLAIM"} <= used
 
 
-@pytest.mark.parametrize("source", ["walk", "fuzzed", "served"])
+@pytest.mark.parametrize(
+    "source", ["walk", "fuzzed", pytest.param("served", marks=pytest.mark.long)]
+)
 def test_of_three_hundred_mutants_each_is_caught_or_equivalent(
     source: str, request: pytest.FixtureRequest
 ) -> None:
