@@ -1,5 +1,6 @@
 """The same commands for a reader of the README and for CI."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ def test_the_ci_script_runs_every_step_and_fails_with_one_that_fails(
     for name, text in {
         ".ci/run": (ROOT / ".ci" / "run").read_text(),
         "tests/install_programs.sh": "",
-        ".venv/bin/kvproof": "#!/bin/bash\necho kvproof does $1\n",
+        ".venv/bin/kvproof": "#!/bin/bash\necho kvproof${PYTHONDONTWRITEBYTECODE:+ again} does $1\n",
         "Makefile": "".join(
             f"{target}:\n\t@{'false' if target == broken else f'echo {target} is done'}\n"
             for target in (".venv/.created", "vllm-packages", "venv", *targets)
@@ -48,14 +49,24 @@ def test_the_ci_script_runs_every_step_and_fails_with_one_that_fails(
         path.write_text(text)
         path.chmod(0o755)
     run = subprocess.run(
-        ["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=False
-    )
+        ["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
     assert run.returncode == (1 if broken else 0)
     failed = re.findall("^failed: (.+)$", run.stdout, re.MULTILINE)
     assert failed == ([f"make {broken}"] if broken else [])
     done = set(re.findall("^(.+) is done$", run.stdout, re.MULTILINE))
     assert done == (targets | {".venv/.created", "vllm-packages", "venv"}) - {broken}
     assert {"check", "explore", "fuzz"} == set(re.findall("kvproof does (.+)", run.stdout))
+
+
+def test_where_no_bytecode_is_to_be_kept_make_keeps_it_all_the_same() -> None:
+    run = subprocess.run(
+        ["make", "--eval", "kept:; @echo kept=$${PYTHONDONTWRITEBYTECODE-yes}", "kept"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert run.stdout.strip() == "kept=yes"
 
 
 @pytest.mark.parametrize("old_python", [False, True])

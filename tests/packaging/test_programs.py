@@ -38,9 +38,10 @@ def test_where_nothing_is_missing_nothing_is_installed(tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one", "many"])
 @pytest.mark.parametrize(("required", "outcome"), [("", "1 skipped"), ("required", "1 error")])
 def test_a_test_whose_program_is_missing_is_left_out_by_name_or_fails(
-    tmp_path: Path, required: str, outcome: str
+    tmp_path: Path, required: str, outcome: str, options: tuple[str, ...]
 ) -> None:
     # A session of its own, with the hook of this project and a program that nobody has.
     (tmp_path / "programs.py").write_text(
@@ -54,11 +55,12 @@ def test_a_test_whose_program_is_missing_is_left_out_by_name_or_fails(
         "import pytest\n\n\n@pytest.mark.programs('spin')\ndef test_it():\n    assert False\n"
     )
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(tmp_path)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": "", "KVPROOF_PROGRAMS": required, "PYTHONDONTWRITEBYTECODE": "1",
              "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     assert outcome in run.stdout, run.stdout + run.stderr
-    assert "not installed: spin (tests/install_programs.sh)" in run.stdout
+    left_out = "" if required else "1 tests left out: "
+    assert f"{left_out}not installed: spin (tests/install_programs.sh)" in run.stdout
     assert run.returncode == (1 if required else 0)

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ..second_copy import second_copies
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def run_session(root: Path, test: str) -> subprocess.CompletedProcess[str]:
+def run_session(root: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run one test under our conftest, in a tree that has a top-level folder `statemachine`.
 
     `python -m pytest` puts the tree on sys.path: the easiest way to make the mistake.
@@ -23,20 +25,37 @@ def run_session(root: Path, test: str) -> subprocess.CompletedProcess[str]:
         shutil.copy(TESTS / name, root / "tests" / name)
     (root / "tests" / "test_one.py").write_text(test)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider",
+         *options],
         cwd=root,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
-    )
+    )  # fmt: skip
 
 
-def test_a_session_that_imports_a_second_copy_fails_although_its_tests_pass(tmp_path: Path) -> None:
-    session = run_session(tmp_path, "import statemachine\n\ndef test_one():\n    assert True\n")
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one", "many"])
+def test_a_session_that_imports_a_second_copy_fails_although_its_tests_pass(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """In one process and in many."""
+    test = "import statemachine\n\ndef test_one():\n    assert True\n"
+    session = run_session(tmp_path, test, *options)
     assert "1 passed, 1 error" in session.stdout
     assert session.returncode == 1
     assert "imported from the top-level folders: statemachine" in session.stdout
+
+
+def test_a_test_that_leaves_the_engines_log_mute_fails(tmp_path: Path) -> None:
+    mutes = """import logging
+
+def test_one():
+    logging.getLogger("kvproof.runtime").setLevel(logging.CRITICAL)
+"""
+    session = run_session(tmp_path, mutes)
+    assert "1 passed, 1 error" in session.stdout
+    assert session.returncode == 1
 
 
 def test_a_session_without_a_second_copy_passes(tmp_path: Path) -> None:
