@@ -38,7 +38,7 @@ def test_the_ci_script_runs_every_step_and_fails_with_one_that_fails(
     for name, text in {
         ".ci/run": (ROOT / ".ci" / "run").read_text(),
         "tests/install_programs.sh": "",
-        ".venv/bin/kvproof": "#!/bin/bash\necho kvproof${PYTHONDONTWRITEBYTECODE:+ again} does $1\n",
+        ".venv/bin/kvproof": "#!/bin/bash\necho kvproof${PYTHONDONTWRITEBYTECODE:+ too} does $1\n",
         "Makefile": "".join(
             f"{target}:\n\t@{'false' if target == broken else f'echo {target} is done'}\n"
             for target in (".venv/.created", "vllm-packages", "venv", *targets)
