@@ -61,8 +61,9 @@ def test_the_ci_script_runs_every_step_and_fails_with_one_that_fails(
 
 
 def test_where_no_bytecode_is_to_be_kept_make_keeps_it_all_the_same() -> None:
+    rule = "kept:; @echo kept=$${PYTHONDONTWRITEBYTECODE-yes}"
     run = subprocess.run(
-        ["make", "--no-print-directory", "--eval", "kept:; @echo kept=$${PYTHONDONTWRITEBYTECODE-yes}", "kept"],
+        ["make", "--no-print-directory", "--eval", rule, "kept"],
         cwd=ROOT, capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
